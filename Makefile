@@ -1,0 +1,54 @@
+# Everything goes through .venv, which the first target that needs it creates. A stamp file records
+# that an install is done; it is redone only when pyproject.toml or constraints.txt change.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: venv demo test lint bench docs clean
+.DEFAULT_GOAL := test
+
+venv: $(VENV)/.stamp-venv
+
+$(VENV)/.stamp-pip:
+	@echo "Creating $(VENV) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	touch $@
+
+$(VENV)/.stamp-venv: pyproject.toml constraints.txt $(VENV)/.stamp-pip
+	@echo "Installing prudent with everything that the tests use, 1 to 3 minutes ..."
+	$(INSTALL) --editable ".[report,test,lint]"
+	touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-venv
+	@echo "Installing the documentation tools ..."
+	$(INSTALL) --editable ".[docs]"
+	touch $@
+
+$(VENV)/.stamp-bench: $(VENV)/.stamp-venv
+	@echo "Installing the peers to compare with ..."
+	$(INSTALL) --editable ".[bench]"
+	touch $@
+
+demo: venv
+	$(BIN)/prudent demo
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest --quiet
+
+bench: $(VENV)/.stamp-bench
+	$(BIN)/python bench/run.py
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
+	@echo "Documentation: docs/_build/index.html"
+
+clean:
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache

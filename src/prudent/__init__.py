@@ -1,0 +1,43 @@
+"""Neural posteriors that do not claim more than the data supports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prudent.lazy import attach
+
+if TYPE_CHECKING:
+    from prudent import coverage as coverage
+    from prudent import diagnostics as diagnostics
+    from prudent import errors as errors
+    from prudent import estimators as estimators
+    from prudent import problems as problems
+    from prudent import training as training
+    from prudent.diagnostics.diagnosis import diagnose as diagnose
+    from prudent.estimators.store import load as load
+    from prudent.training.fitting import fit as fit
+
+__version__ = "0.1.0"
+__all__ = [
+    "coverage",
+    "diagnose",
+    "diagnostics",
+    "errors",
+    "estimators",
+    "fit",
+    "load",
+    "problems",
+    "training",
+]
+
+_PACKAGES = ("coverage", "diagnostics", "errors", "estimators", "problems", "training")
+_FUNCTIONS = {
+    "diagnose": "diagnostics.diagnosis",
+    "fit": "training.fitting",
+    "load": "estimators.store",
+}
+__getattr__, _listing = attach(__name__, {**{name: name for name in _PACKAGES}, **_FUNCTIONS})
+
+
+def __dir__() -> list[str]:
+    return [*_listing(), "__version__"]

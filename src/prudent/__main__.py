@@ -1,0 +1,5 @@
+"""``python -m prudent``."""
+
+from prudent.cli import main
+
+main()

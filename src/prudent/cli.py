@@ -1,0 +1,280 @@
+"""The command line: thin calls, and errors without tracebacks.
+
+Nothing heavy is imported before the arguments have been checked, so help and mistakes are answered
+at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from prudent import __version__, problems
+from prudent.errors import InputError, PrudentError
+from prudent.experiments.config import RunConfig
+from prudent.training import methods
+from prudent.training.options import Options
+
+__all__ = ["main"]
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
+EXIT_CODES = "Exit codes: 0 done, 1 something failed, 2 wrong usage or input, 130 interrupted."
+DEFAULTS = Options()
+
+
+class Group(click.Group):
+    """Commands in the order of the work, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands."""
+        return list(self.commands)
+
+
+@click.group(cls=Group, context_settings=CONTEXT, epilog=EXIT_CODES, invoke_without_command=True)
+@click.version_option(__version__, message="prudent %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Neural posteriors that do not claim more than the data supports.
+
+    \b
+    Examples:
+      prudent demo
+      prudent train slcp --method calnre --budget 1024 -o runs/first
+      prudent diagnose runs/first
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
+quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
+seed = click.option("--seed", default=0, help="The same seed gives the same result.")
+as_json = click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+
+
+@cli.command()
+@click.option("-o", "--output", default="runs/demo", help="Directory for the runs.")
+@seed
+@quiet
+@debug
+def demo(output: str, seed: int, quiet: bool) -> None:
+    """Train NRE, BNRE and CalNRE on SLCP and compare their coverage.
+
+    \b
+    Examples:
+      prudent demo
+      prudent demo -o runs/other --seed 1
+    """
+    from prudent.experiments.demo import configs
+
+    root = Path(output)
+    runs = configs(seed)
+    _say(
+        f"Training {', '.join(config.method for config in runs)} on {runs[0].budget:,} "
+        f"simulations of {runs[0].problem}, then measuring coverage on {runs[0].num_test:,} new "
+        "ones: about 3 minutes on 2 cores. Finished runs are kept.",
+        quiet=quiet,
+    )
+    _check_writable(root)
+    finished = [_run(config, root / config.identity, quiet=quiet) for config in runs]
+    from prudent.reports.html import run_verdict, write_report
+    from prudent.reports.tables import text
+
+    write_report(finished, root / "report.html")
+    click.echo(text(finished, shutil.get_terminal_size().columns) + "\n")
+    for run in finished:
+        click.echo(f"{run.config.method}: {run_verdict(run)}")
+    click.echo(f"Report: {root / 'report.html'}")
+    click.echo("Next: prudent train --help")
+
+
+@cli.command(name="problems")
+@as_json
+@debug
+def list_problems(as_json: bool) -> None:
+    """List the built-in problems.
+
+    \b
+    Examples:
+      prudent problems
+      prudent problems --json
+    """
+    if as_json:
+        _emit("problems", {"problems": problems.DESCRIPTIONS})
+        return
+    width = max(map(len, problems.names()))
+    for name in problems.names():
+        click.echo(f"{name:<{width}}  {problems.DESCRIPTIONS[name]}")
+
+
+@cli.command()
+@click.argument("problem")
+@click.option("--method", default="calnre", help=f"One of {' '.join(methods.names())}.")
+@click.option("--budget", default=1024, help="Simulations, training and validation together.")
+@click.option("-o", "--output", required=True, help="Directory of the run.")
+@click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
+@click.option("--threads", default=1, help="Threads of torch.")
+@click.option("--epochs", default=DEFAULTS.epochs, help="Passes over the training pairs.")
+@click.option("--batch-size", default=DEFAULTS.batch_size, help="Pairs per step.")
+@click.option("--learning-rate", default=DEFAULTS.learning_rate, help="Of AdamW, at the start.")
+@click.option("--weight", type=float, help="Of the regulariser; default: the method's own.")
+@click.option("--num-samples", default=DEFAULTS.num_samples, help="Draws per pair, L.")
+@click.option("--target", default=DEFAULTS.target, help="conservative, calibrated or a number.")
+@click.option("--indicator", default=DEFAULTS.indicator, help="log or density (the paper).")
+@seed
+@as_json
+@quiet
+@debug
+def train(
+    problem: str,
+    method: str,
+    budget: int,
+    output: str,
+    num_test: int,
+    threads: int,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Simulate PROBLEM, train on it, measure coverage, and store the run.
+
+    \b
+    Examples:
+      prudent train slcp --method calnre --budget 1024 -o runs/first
+      prudent train gaussian --method npe --epochs 50 -o runs/second
+    """
+    options["target"] = _number_or_text(options["target"])
+    config = RunConfig(
+        problem, method, budget, seed, num_test, threads, training=Options.of(**options)
+    )
+    path = Path(output)
+    _check_writable(path.parent)
+    run = _run(config, path, quiet=quiet or as_json)
+    from prudent.reports.html import run_verdict
+    from prudent.reports.tables import text
+
+    if as_json:
+        _emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})
+        return
+    click.echo(text([run], shutil.get_terminal_size().columns) + "\n")
+    click.echo(f"{method}: {run_verdict(run)}")
+    click.echo(f"Results: {path}")
+    click.echo(f"Next: prudent report {path} -o report.html")
+
+
+@cli.command()
+@click.argument("run", type=click.Path(exists=True, file_okay=False))
+@click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
+@click.option("--seed", default=1, help="Of the test pairs; training used another stream.")
+@as_json
+@quiet
+@debug
+def diagnose(run: str, num_test: int, seed: int, as_json: bool, quiet: bool) -> None:
+    """Measure the coverage of the stored RUN on new test pairs.
+
+    \b
+    Examples:
+      prudent diagnose runs/first
+      prudent diagnose runs/first --num-test 10000 --json
+    """
+    if num_test < 1:
+        raise InputError(f"`num_test` is {num_test}; expected a whole number >= 1.")
+    _say("loading torch ...", quiet=quiet or as_json)
+    from prudent.experiments.run import diagnose_run
+
+    result = diagnose_run(Path(run), num_test, seed, progress=False if quiet or as_json else None)
+    if as_json:
+        curve = [round(value, 6) for value in result.coverage.curve.tolist()]
+        levels = [round(value, 6) for value in result.coverage.levels.tolist()]
+        facts = {"verdict": result.verdict, "metrics": result.metrics()}
+        _emit("diagnose", {**facts, "coverage": {"levels": levels, "curve": curve}})
+        return
+    click.echo(str(result))
+
+
+@cli.command()
+@click.argument("runs", type=click.Path(exists=True, file_okay=False))
+@click.option("-o", "--output", default="report.html", help="The file to write.")
+@debug
+def report(runs: str, output: str) -> None:
+    """Write one HTML page about all finished runs in the directory RUNS.
+
+    \b
+    Examples:
+      prudent report runs/demo
+      prudent report runs/first -o first.html
+    """
+    from prudent.experiments.store import load
+
+    found = load(runs)
+    from prudent.reports.html import write_report
+
+    write_report(found, output)
+    click.echo(f"Report: {output} ({len(found)} finished {'run' if len(found) == 1 else 'runs'})")
+
+
+def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
+    _say(f"{config} ...", quiet=quiet)
+    from prudent.experiments.run import run
+
+    return run(config, path, progress=False if quiet else None)
+
+
+def _check_writable(directory: Path) -> None:
+    """Refuse an output that cannot be written before any work is done."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"cannot write below {existing}; choose another output with -o.")
+
+
+def _number_or_text(value: str | float) -> str | float:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _emit(command: str, value: dict[str, Any]) -> None:
+    click.echo(json.dumps({"schema": f"prudent.{command}/1", **value}, allow_nan=False))
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    if not quiet:
+        click.echo(text, err=True)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"Error: {message}", err=True)
+    sys.exit(code)
+
+
+def main() -> NoReturn:
+    """Run the command line; every mistake of a user is one line and exit code 2."""
+    log = logging.getLogger("prudent")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    tracebacks = "--debug" in sys.argv
+    try:
+        cli.main(prog_name="prudent", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted; finished runs are kept, the same command continues.", 130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except PrudentError as error:
+        if tracebacks:
+            raise
+        _fail(str(error), 2 if isinstance(error, InputError) else 1)
+    sys.exit(0)

@@ -1,0 +1,111 @@
+"""Pairs of parameters and observations: checked once, split by seed, served in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prudent.errors import DataError, InputError
+from prudent.randomness import generator
+
+__all__ = ["Pairs"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N pairs in memory: ``theta`` (N, D) and ``x`` ``(N, *x_shape)``, float32 and finite."""
+
+    theta: Tensor
+    x: Tensor
+
+    @classmethod
+    def of(cls, theta: Any, x: Any) -> Pairs:
+        """Check arrays, tensors or lists and convert them; the inputs are left alone.
+
+        >>> Pairs.of([[0.0], [1.0]], [[0.1, 0.2], [1.1, 0.9]])
+        <Pairs: 2 of theta (1,), x (2,)>
+        """
+        theta, x = _tensor("theta", theta), _tensor("x", x)
+        if theta.ndim != 2 or theta.shape[1] == 0:
+            hint = " One parameter? Use theta[:, None]." if theta.ndim == 1 else ""
+            raise DataError(f"expected `theta` of shape (N, D), got {tuple(theta.shape)}.{hint}")
+        if x.ndim < 2 or 0 in x.shape[1:]:
+            hint = " One number per simulation? Use x[:, None]." if x.ndim == 1 else ""
+            raise DataError(f"expected `x` of shape (N, ...), got {tuple(x.shape)}.{hint}")
+        if len(theta) != len(x):
+            transposed = theta.shape[1] == len(x)
+            hint = " Is theta transposed? Use theta.T." if transposed else ""
+            raise DataError(
+                f"`theta` has {len(theta):,} rows, `x` has {len(x):,}: they must come in pairs, "
+                f"one row of each per simulation.{hint}"
+            )
+        if len(theta) == 0:
+            raise DataError("`theta` and `x` are empty; expected at least one simulation.")
+        for name, value in (("theta", theta), ("x", x)):
+            _refuse_non_finite(name, value)
+        return cls(theta, x)
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    def __repr__(self) -> str:
+        shapes = f"theta {tuple(self.theta.shape[1:])}, x {tuple(self.x.shape[1:])}"
+        return f"<Pairs: {len(self):,} of {shapes}>"
+
+    def __getitem__(self, index: Tensor | slice) -> Pairs:
+        return Pairs(self.theta[index], self.x[index])
+
+    def split(self, fraction: float, seed: int) -> tuple[Pairs, Pairs]:
+        """Two disjoint parts, the second with that fraction of the pairs.
+
+        The split depends on the seed and the number of pairs alone.
+        """
+        second = round(fraction * len(self))
+        if not 0 < second < len(self):
+            raise InputError(
+                f"cannot split {len(self):,} pairs with a validation fraction of {fraction}: "
+                "each part needs at least one pair."
+            )
+        order = torch.randperm(len(self), generator=generator(seed, "split", len(self)))
+        return self[order[second:]], self[order[:second]]
+
+    def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
+        """All pairs in batches; shuffled and without the last partial batch if given an order."""
+        if order is None:
+            for start in range(0, len(self), batch_size):
+                yield self[start : start + batch_size]
+            return
+        index = torch.randperm(len(self), generator=order)
+        for start in range(0, len(self) - batch_size + 1, batch_size):
+            yield self[index[start : start + batch_size]]
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"expected `{name}` as an array of numbers, got {type(value).__name__} that is none: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    if tensor.is_complex():
+        raise DataError(f"`{name}` is complex; pass real numbers, such as parts or moduli.")
+    return tensor.detach().to(torch.float32)
+
+
+def _refuse_non_finite(name: str, value: Tensor) -> None:
+    finite = value.isfinite().flatten(1).all(dim=1)
+    if bool(finite.all()):
+        return
+    bad = ~finite
+    row = int(bad.nonzero()[0])
+    num_nan = int(value.isnan().flatten(1).any(dim=1).sum())
+    raise DataError(
+        f"{int(bad.sum()):,} of {len(value):,} rows of `{name}` are not finite in float32 "
+        f"({num_nan:,} hold NaN); the first is row {row}. Remove or repair those simulations."
+    )

@@ -1,0 +1,45 @@
+"""The few exceptions that users meet, and the one way to say that a name is unknown.
+
+Every message says what came, what was expected and what to do. The command line prints the same
+text, without a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["DataError", "InputError", "PrudentError", "StoreError", "TrainingError"]
+
+
+class PrudentError(Exception):
+    """Base of all errors that prudent raises on purpose."""
+
+
+class InputError(PrudentError, ValueError):
+    """An argument, option or name that cannot be used."""
+
+
+class DataError(InputError):
+    """Simulations that cannot be used: wrong shapes, not in pairs, not finite."""
+
+
+class StoreError(PrudentError):
+    """A file that is missing, damaged, or of another version."""
+
+
+class TrainingError(PrudentError, RuntimeError):
+    """Training that had to stop."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") -> InputError:
+    """The error for a name that is not registered: the nearest name, then all of them.
+
+    >>> print(unknown_name("problem", "slpc", ["gaussian", "slcp"]))
+    unknown problem `slpc`. Did you mean `slcp`? Known: gaussian slcp.
+    """
+    names = sorted(known)
+    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    guess = f" Did you mean `{nearest[0]}`?" if nearest else ""
+    tail = f" {hint}" if hint else ""
+    return InputError(f"unknown {kind} `{name}`.{guess} Known: {' '.join(names)}.{tail}")

@@ -1,0 +1,123 @@
+"""What ratio estimators and flows share: the prior, standardisation, the embedding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prudent.contracts import Prior
+from prudent.errors import DataError, InputError
+from prudent.estimators.networks import build
+from prudent.estimators.standardize import Standardize
+
+__all__ = ["NeuralEstimator"]
+
+
+class NeuralEstimator(nn.Module):
+    """A network that turns observations into posteriors.
+
+    Args:
+        prior: The distribution of theta in the simulations.
+        dim: The number of parameters.
+        x_shape: The shape of one observation.
+        embedding: A network from ``(N, *x_shape)`` to (N, F), or None for the default of the kind.
+        hidden: Widths of the hidden layers of the head, or None for the default of the kind.
+
+    Attributes:
+        history: One row per epoch of training, filled by :func:`prudent.fit`.
+        info: How it was trained, in plain JSON; saved with the estimator.
+    """
+
+    kind: str
+    normalized: bool
+    default_hidden: tuple[int, ...]
+
+    def __init__(
+        self,
+        prior: Prior,
+        dim: int,
+        x_shape: Sequence[int],
+        embedding: nn.Module | None = None,
+        hidden: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.prior = prior
+        self.dim = dim
+        self.x_shape = tuple(x_shape)
+        self.hidden = tuple(self.default_hidden if hidden is None else hidden)
+        self.history: list[dict[str, Any]] = []
+        self.info: dict[str, Any] = {}
+        self.theta_scale = Standardize((dim,), squash=False)
+        # Components of a vector differ in kind; the pixels of an image do not.
+        vector = len(self.x_shape) == 1
+        self.x_scale = Standardize(self.x_shape if vector else (), squash=True)
+        self.embedding = build(self.default_embedding()) if embedding is None else embedding
+        self.head = self.make_head(self._num_features())
+
+    def default_embedding(self) -> dict[str, Any]:
+        """The specification of the embedding used when none is given."""
+        raise NotImplementedError
+
+    def make_head(self, num_features: int) -> nn.Module:
+        """The part of the network that sees theta."""
+        raise NotImplementedError
+
+    @property
+    def num_inputs(self) -> int:
+        """The numbers in one observation."""
+        return math.prod(self.x_shape)
+
+    def _num_features(self) -> int:
+        training = self.embedding.training
+        self.embedding.eval()
+        with torch.no_grad():
+            features = self.embedding(torch.zeros(2, *self.x_shape))
+        self.embedding.train(training)
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+            came = tuple(features.shape) if isinstance(features, Tensor) else type(features)
+            raise InputError(
+                f"expected the embedding to map {(2, *self.x_shape)} to (2, F), got {came}. "
+                "End it with torch.nn.Flatten()."
+            )
+        return features.shape[1]
+
+    def adapt(self, theta: Tensor, x: Tensor) -> None:
+        """Fix the standardisation from training pairs."""
+        self.theta_scale.adapt(theta)
+        self.x_scale.adapt(x)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The features (N, F) of observations ``(N, *x_shape)``."""
+        if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
+            single = tuple(x.shape) == self.x_shape
+            hint = " One observation? Pass x[None]." if single else ""
+            raise DataError(
+                f"expected `x` of shape {('N', *self.x_shape)}, got {tuple(x.shape)}.{hint}"
+            )
+        # In training the pairs were checked once; a check per step would stall an accelerator.
+        if not self.training and not bool(x.isfinite().all()):
+            bad = int((~x.isfinite()).flatten(1).any(dim=1).sum())
+            raise DataError(
+                f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
+                "defined there. Remove or repair them."
+            )
+        features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale)))
+        return features
+
+    def save(self, path: Any) -> None:
+        """Write the estimator to one file, atomically; see :func:`prudent.load`."""
+        from prudent.estimators.store import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        method = self.info.get("method", "not trained")
+        number = sum(parameter.numel() for parameter in self.parameters())
+        return (
+            f"<{type(self).__name__} {method}: theta ({self.dim},), x {self.x_shape}, "
+            f"{number:,} weights>"
+        )

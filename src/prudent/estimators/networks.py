@@ -1,0 +1,79 @@
+"""The networks that are built by name, so that a saved estimator can be rebuilt from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from prudent.errors import StoreError
+
+__all__ = ["MLP", "Flatten", "build"]
+
+
+class MLP(nn.Module):
+    """Fully connected layers with SELU between them; the input is flattened.
+
+    Args:
+        inputs: Numbers in.
+        outputs: Numbers out, without activation.
+        hidden: Width of each hidden layer.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256,) * 6) -> None:
+        super().__init__()
+        self.spec = {
+            "kind": "mlp",
+            "inputs": inputs,
+            "outputs": outputs,
+            "hidden": list(hidden),
+        }
+        widths = [inputs, *hidden]
+        layers: list[nn.Module] = []
+        for before, after in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(before, after), nn.SELU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+        self.inputs = inputs
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(..., inputs) to (..., outputs)."""
+        output: Tensor = self.layers(values)
+        return output
+
+
+class Flatten(nn.Flatten):
+    """No embedding: the observation itself, as one vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spec = {"kind": "flatten"}
+
+
+class FlattenMLP(nn.Sequential):
+    """An observation of any shape through fully connected layers."""
+
+    def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (64,) * 3) -> None:
+        super().__init__(nn.Flatten(), MLP(inputs, outputs, hidden))
+        self.spec = {
+            "kind": "flatten_mlp",
+            "inputs": inputs,
+            "outputs": outputs,
+            "hidden": list(hidden),
+        }
+
+
+KINDS: dict[str, type[nn.Module]] = {"mlp": MLP, "flatten": Flatten, "flatten_mlp": FlattenMLP}
+
+
+def build(spec: dict[str, Any]) -> nn.Module:
+    """The network that a specification describes.
+
+    >>> build(MLP(3, 1, hidden=(8,)).spec).spec["hidden"]
+    [8]
+    """
+    arguments = dict(spec)
+    kind = arguments.pop("kind", None)
+    if kind not in KINDS:
+        raise StoreError(f"the file names a network `{kind}`; known: {' '.join(sorted(KINDS))}.")
+    return KINDS[kind](**arguments)

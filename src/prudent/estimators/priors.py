@@ -1,0 +1,103 @@
+"""The prior inside an estimator: checked, evaluated safely, and stored as plain numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributions
+from torch.distributions import Distribution, Independent
+
+from prudent.contracts import Prior
+from prudent.errors import InputError, StoreError
+from prudent.randomness import seeded
+
+__all__ = ["check_prior", "from_spec", "log_prior", "to_spec"]
+
+# Parameters that rebuild each distribution; only these are read from files.
+PARAMETERS = {
+    "Uniform": ("low", "high"),
+    "Normal": ("loc", "scale"),
+    "LogNormal": ("loc", "scale"),
+    "MultivariateNormal": ("loc", "scale_tril"),
+    "Beta": ("concentration1", "concentration0"),
+    "Gamma": ("concentration", "rate"),
+    "Exponential": ("rate",),
+    "HalfNormal": ("scale",),
+    "StudentT": ("df", "loc", "scale"),
+    "Laplace": ("loc", "scale"),
+    "Dirichlet": ("concentration",),
+}
+
+
+def check_prior(prior: Any) -> int:
+    """Refuse what cannot serve as a prior; return its number of parameters."""
+    missing = [name for name in ("sample", "log_prob") if not callable(getattr(prior, name, None))]
+    if missing:
+        raise InputError(
+            f"the prior ({type(prior).__name__}) has no `{'`, `'.join(missing)}`; expected a "
+            "torch distribution over theta, such as "
+            "torch.distributions.Independent(torch.distributions.Uniform(low, high), 1)."
+        )
+    with seeded(0):
+        draws = prior.sample((2,))
+    if not isinstance(draws, Tensor) or draws.ndim != 2 or prior.log_prob(draws).shape != (2,):
+        came = tuple(draws.shape) if isinstance(draws, Tensor) else type(draws).__name__
+        raise InputError(
+            f"expected a prior over D parameters: sample((2,)) of shape (2, D) and log_prob of "
+            f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
+            "it: torch.distributions.Independent(prior, 1)."
+        )
+    return draws.shape[1]
+
+
+def log_prior(prior: Prior, theta: Tensor) -> Tensor:
+    """Log-density of the prior, minus infinity outside its support instead of an error."""
+    support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
+    if support is None:
+        return prior.log_prob(theta)
+    inside = support.check(theta)
+    if bool(inside.all()):
+        return prior.log_prob(theta)
+    if not bool(inside.any()):
+        return torch.full_like(theta[..., 0], -torch.inf)
+    anywhere = theta[inside][0].detach()
+    value = prior.log_prob(torch.where(inside.unsqueeze(-1), theta, anywhere))
+    return value.masked_fill(~inside, -torch.inf)
+
+
+def to_spec(prior: Any) -> dict[str, Any] | None:
+    """The prior as JSON, or None if it is not one of the known torch distributions."""
+    if isinstance(prior, Independent):
+        base = to_spec(prior.base_dist)
+        dims = prior.reinterpreted_batch_ndims
+        return None if base is None else {"class": "Independent", "base": base, "dims": dims}
+    name = type(prior).__name__
+    if name not in PARAMETERS or type(prior) is not getattr(distributions, name):
+        return None
+    values = {key: getattr(prior, key).detach().cpu() for key in PARAMETERS[name]}
+    dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
+    return {
+        "class": name,
+        "dtype": dtype,
+        "parameters": {key: value.tolist() for key, value in values.items()},
+    }
+
+
+def from_spec(spec: dict[str, Any]) -> Distribution:
+    """The distribution that a specification describes.
+
+    >>> from torch.distributions import Normal
+    >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    >>> from_spec(to_spec(prior))
+    Independent(Normal(loc: torch.Size([2]), scale: torch.Size([2])), 1)
+    """
+    name = spec.get("class")
+    if name == "Independent":
+        return Independent(from_spec(spec["base"]), int(spec["dims"]))
+    if name not in PARAMETERS or spec.get("dtype") not in ("float32", "float64"):
+        raise StoreError(f"the file names a prior `{name}`; known: {' '.join(PARAMETERS)}.")
+    dtype = torch.float32 if spec["dtype"] == "float32" else torch.float64
+    values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in PARAMETERS[name]}
+    rebuilt: Distribution = getattr(distributions, name)(**values)
+    return rebuilt

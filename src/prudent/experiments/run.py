@@ -1,0 +1,109 @@
+"""One config, one result: the only place that chains simulation, training and diagnosis."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+import prudent
+from prudent import problems
+from prudent.diagnostics import Diagnosis, diagnose
+from prudent.estimators.store import load, to_bytes
+from prudent.experiments import store
+from prudent.experiments.config import RunConfig
+from prudent.experiments.store import Run
+from prudent.files import to_json
+from prudent.progress import Reporter
+from prudent.training.fitting import fit
+
+__all__ = ["diagnose_run", "run"]
+
+
+def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
+    """Simulate, train, diagnose and store; a run that is there already is only read.
+
+    Args:
+        config: What to run.
+        path: The directory of the run.
+        progress: See :class:`prudent.progress.Progress`.
+    """
+    finished = store.find(path, config)
+    if finished is not None:
+        return finished
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seconds = {}
+    with _threads(config.threads):
+        start = time.perf_counter()
+        problem = problems.get(config.problem)
+        theta, x = problem.draw(config.budget, config.seed, "budget")
+        seconds["simulate"] = time.perf_counter() - start
+        start = time.perf_counter()
+        estimator = fit(
+            theta,
+            x,
+            problem.prior,
+            method=config.method,
+            seed=config.seed,
+            progress=progress,
+            **dataclasses.asdict(config.training),
+        )
+        seconds["train"] = time.perf_counter() - start
+        start = time.perf_counter()
+        test = problem.draw(config.num_test, config.seed, "test")
+        result = diagnose(estimator, *test, seed=config.seed, progress=progress)
+        seconds["diagnose"] = time.perf_counter() - start
+    # Times change from run to run, so they live apart from what must not.
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in estimator.history]
+    timing = {
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "versions": {
+            "prudent": prudent.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+    }
+    files = {
+        "config.json": to_json(config.to_dict()),
+        "coverage.json": to_json(_curve(result)),
+        "history.jsonl": "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode(),
+        "model.safetensors": to_bytes(estimator),
+        "timing.json": to_json(timing),
+    }
+    store.publish(path, files, result.metrics())
+    return store.read(path)
+
+
+def diagnose_run(path: Path, num_test: int, seed: int, progress: Reporter = None) -> Diagnosis:
+    """Diagnose a stored estimator on new test pairs of its problem."""
+    stored = store.read(path)
+    problem = problems.get(stored.config.problem)
+    estimator = load(path / "model.safetensors")
+    with _threads(stored.config.threads):
+        test = problem.draw(num_test, seed, "test")
+        return diagnose(estimator, *test, seed=seed, progress=progress)
+
+
+def _curve(result: Diagnosis) -> dict[str, list[float]]:
+    coverage = result.coverage
+    return {
+        name: [round(value, 6) for value in getattr(coverage, name).tolist()]
+        for name in ("levels", "curve", "lower", "upper")
+    }
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """A fixed number of torch threads inside the block: it can change the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

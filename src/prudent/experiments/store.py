@@ -1,0 +1,126 @@
+"""Finished runs on disk: all of a run or none of it.
+
+A run is a directory. Its files are written to ``.work`` beside it, ``metrics.json`` last with the
+checksums of the others, and then the directory takes its name in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prudent.errors import InputError, StoreError
+from prudent.experiments.config import RunConfig
+from prudent.files import sha256, sync_directory, to_json, write_atomic
+
+__all__ = ["Run", "find", "load", "publish", "read"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read from its directory.
+
+    Args:
+        path: The directory.
+        config: What was run.
+        metrics: Its scalars.
+        coverage: ``levels``, ``curve``, ``lower`` and ``upper`` of the coverage curve.
+        timing: Seconds and versions.
+    """
+
+    path: Path
+    config: RunConfig
+    metrics: dict[str, Any]
+    coverage: dict[str, list[float]]
+    timing: dict[str, Any]
+
+
+def find(path: Path, config: RunConfig) -> Run | None:
+    """The finished run at that path, None if there is none, an error if another one is there."""
+    if not path.exists():
+        return None
+    if not (path / "metrics.json").is_file():
+        if path.is_dir() and not any(path.iterdir()):
+            return None
+        raise InputError(f"{path} exists and is not a finished run; choose another output.")
+    run = read(path)
+    if run.config != config:
+        ours, theirs = config.to_dict(), run.config.to_dict()
+        changed = {key for key in ours if ours[key] != theirs.get(key)}
+        listing = ", ".join(f"{k}: {theirs.get(k)} there, {ours[k]} now" for k in sorted(changed))
+        raise InputError(f"{path} holds another run ({listing}). Choose another output.")
+    return run
+
+
+def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
+    """Make a finished run appear at a path."""
+    work = path.parent / ".work" / path.name
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        for name, data in files.items():
+            write_atomic(work / name, data)
+        listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
+        write_atomic(work / "metrics.json", to_json({**metrics, "files": listing}))
+        os.rename(work, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
+
+
+def read(path: Path) -> Run:
+    """Read a finished run; a file that does not match its checksum is refused."""
+    metrics = _json(path, "metrics.json")
+    listing = metrics.pop("files", None)
+    if not isinstance(listing, dict):
+        raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
+    parts = {}
+    for name in ("config.json", "coverage.json", "timing.json"):
+        parts[name] = _json(path, name, str(listing.get(name, {}).get("sha256")))
+    return Run(
+        path=path,
+        config=RunConfig.from_dict(parts["config.json"]),
+        metrics=metrics,
+        coverage=parts["coverage.json"],
+        timing=parts["timing.json"],
+    )
+
+
+def load(directory: str | os.PathLike[str]) -> list[Run]:
+    """All finished runs below a directory, or the one that it is, in a stable order."""
+    root = Path(directory)
+    if not root.is_dir():
+        raise InputError(f"no directory {root}. Make runs with: prudent demo")
+    if (root / "metrics.json").is_file():
+        return [read(root)]
+    found = sorted(p.parent for p in root.glob("*/metrics.json"))
+    if not found:
+        raise InputError(f"no finished runs in {root}. Make some with: prudent demo -o {root}")
+    runs = [read(path) for path in found]
+    return sorted(runs, key=lambda run: _order(run.config))
+
+
+def _order(config: RunConfig) -> tuple[Any, ...]:
+    order = ["nre", "bnre", "calnre", "npe", "bnpe", "calnpe"]
+    return (config.problem, config.budget, order.index(config.method), config.seed, str(config))
+
+
+def _json(path: Path, name: str, checksum: str | None = None) -> dict[str, Any]:
+    try:
+        data = (path / name).read_bytes()
+        value = json.loads(data)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path / name}: {error}.") from error
+    if checksum is not None and sha256(data) != checksum:
+        raise StoreError(
+            f"{path / name} does not match its checksum (damaged or edited). Restore it, or "
+            f"delete {path} and run it again."
+        )
+    if not isinstance(value, dict):
+        raise StoreError(f"{path / name} does not hold a JSON object.")
+    return value

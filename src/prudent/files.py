@@ -1,0 +1,68 @@
+"""The only place that writes files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from prudent.errors import StoreError
+
+
+def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file so that readers, and a machine that loses power, see all of it or nothing.
+
+    The bytes go to a temporary file beside the target, reach the disk, and take the target's name
+    in one step. A symbolic link stays a link; its target is replaced.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        # The mode is 0666 less the umask, as for any file a user makes.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        sync_directory(target.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"could not write {path}: {reason}. Check the directory and the free space, "
+            "then run the same command again."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename inside a directory survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sha256(data: bytes) -> str:
+    """The hexadecimal SHA-256 of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def to_json(value: Any) -> bytes:
+    """Readable JSON with sorted keys; NaN and infinity, which JSON does not have, are refused."""
+    return (json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON in one spelling, for hashing."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    ).encode()

@@ -1,0 +1,53 @@
+"""Benchmark problems: a prior and a simulator each.
+
+The registry holds names and one line of description; a problem is imported when it is asked for,
+so that listing them costs nothing.
+
+>>> problem = get("slcp")
+>>> theta, x = problem.draw(3, seed=0)
+>>> theta.shape, x.shape
+(torch.Size([3, 2]), torch.Size([3, 8]))
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from prudent.errors import unknown_name
+from prudent.lazy import attach
+
+if TYPE_CHECKING:
+    from prudent.problems.problem import Problem as Problem
+    from prudent.problems.problem import box as box
+
+__all__ = ["DESCRIPTIONS", "Problem", "box", "get", "names"]
+
+DESCRIPTIONS = {
+    "gaussian": "conjugate Gaussian with a known posterior, any dimension",
+    "slcp": "four draws of a bivariate normal, four mirror-image modes",
+}
+
+__getattr__, _listing = attach(__name__, {"Problem": "problem", "box": "problem"})
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_listing()})
+
+
+def names() -> list[str]:
+    """The registered problems, in alphabetical order."""
+    return sorted(DESCRIPTIONS)
+
+
+def get(name: str, **options: Any) -> Problem:
+    """The problem of that name.
+
+    Args:
+        name: One of :func:`names`.
+        **options: Passed to the problem, such as ``dim`` for ``gaussian``.
+    """
+    if name not in DESCRIPTIONS:
+        raise unknown_name("problem", name, DESCRIPTIONS)
+    problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
+    return problem

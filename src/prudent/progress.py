@@ -1,0 +1,71 @@
+"""Progress of long work: a bar on a terminal or in a notebook, log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from tqdm.auto import tqdm
+
+__all__ = ["Progress", "Reporter"]
+
+Reporter = bool | None | Callable[[dict[str, Any]], None]
+
+LOG_SECONDS = 30.0
+logger = logging.getLogger("prudent")
+
+
+class Progress:
+    """Counts steps of a task and shows the figures that matter.
+
+    Args:
+        title: What is going on.
+        total: The number of steps.
+        report: None for automatic, True or False to force a bar on or off, or a function that
+            receives each row of figures.
+    """
+
+    def __init__(self, title: str, total: int, report: Reporter = None, unit: str = "it") -> None:
+        self.title, self.total, self.report = title, total, report
+        self.done = 0
+        self.logged = time.monotonic()
+        hidden: bool | None = not report if isinstance(report, bool) else None
+        if callable(report):
+            hidden = True
+        self.logs = report is None and not sys.stderr.isatty()
+        self.bar = tqdm(
+            total=total, desc=title, unit=unit, disable=hidden, dynamic_ncols=True, leave=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bar.close()
+
+    def advance(self, row: Mapping[str, Any], steps: int = 1) -> None:
+        """Count steps and show a row of figures."""
+        self.done += steps
+        if callable(self.report):
+            self.report(dict(row))
+            return
+        figures = {key: _short(value) for key, value in row.items()}
+        self.bar.set_postfix(figures, refresh=False)
+        self.bar.update(steps)
+        if self.logs and time.monotonic() - self.logged >= LOG_SECONDS:
+            self.logged = time.monotonic()
+            text = ", ".join(f"{key} {value}" for key, value in figures.items())
+            logger.info("%s: %d of %d, %s", self.title, self.done, self.total, text)
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

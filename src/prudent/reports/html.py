@@ -1,0 +1,74 @@
+"""One self-contained HTML page from finished runs: verdict first, set-up last."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from string import Template
+
+import torch
+
+import prudent
+from prudent.diagnostics import Coverage, verdict
+from prudent.errors import InputError
+from prudent.experiments.store import Run
+from prudent.files import write_atomic
+from prudent.reports import tables
+
+__all__ = ["run_verdict", "write_report"]
+
+
+def run_verdict(run: Run) -> str:
+    """The coverage of a stored run in words."""
+    curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
+    return verdict(Coverage(**curves, num_pairs=run.metrics["num_pairs"]))
+
+
+def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+    """Write the report of some runs to one file."""
+    try:
+        from prudent.reports.figures import LABELS, coverage_figure, svg
+    except ImportError as error:
+        raise InputError('reports need matplotlib: pip install "prudent[report]"') from error
+    verdicts = [(f"{LABELS[run.config.method]}, {run.config}", run_verdict(run)) for run in runs]
+    problems = " and ".join(sorted({run.config.problem for run in runs}))
+    page = Template(
+        resources.files("prudent.reports").joinpath("templates/report.html").read_text()
+    )
+    text = page.substitute(
+        title=escape(f"Coverage on {problems}"),
+        subtitle=f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}",
+        verdicts="\n".join(
+            f"<li><strong>{escape(name)}</strong>: {escape(words)}</li>"
+            for name, words in verdicts
+        ),
+        description=escape("; ".join(f"{name}: {words}" for name, words in verdicts), quote=True),
+        figure=svg(coverage_figure(runs)),
+        header="".join(f'<th scope="col">{escape(name)}</th>' for name in tables.COLUMNS),
+        rows="\n".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in tables.rows(runs)
+        ),
+        setup=escape(_setup(runs)),
+        version=prudent.__version__,
+    )
+    write_atomic(path, text.encode())
+
+
+def _setup(runs: Sequence[Run]) -> str:
+    """Settings that all runs share, then those that differ, then versions."""
+    configs = [run.config.to_dict() for run in runs]
+    shared = {
+        key: value
+        for key, value in configs[0].items()
+        if all(config.get(key) == value for config in configs)
+    }
+    lines = ["shared " + json.dumps(shared, sort_keys=True, indent=1)]
+    for run, config in zip(runs, configs, strict=True):
+        own = {key: value for key, value in config.items() if key not in shared}
+        lines.append(f"{run.config.identity} {json.dumps(own, sort_keys=True)}")
+    lines.append("versions " + json.dumps(runs[0].timing["versions"], sort_keys=True))
+    return "\n".join(lines)

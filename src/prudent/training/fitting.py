@@ -1,0 +1,131 @@
+"""The short way from simulations to an estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import prudent
+from prudent.contracts import Objective, Prior
+from prudent.coverage import CoveragePenalty
+from prudent.datasets import Pairs
+from prudent.errors import DataError, InputError
+from prudent.estimators import FlowEstimator, NeuralEstimator, RatioEstimator
+from prudent.estimators.priors import check_prior, log_prior
+from prudent.progress import Reporter
+from prudent.randomness import seeded
+from prudent.training import methods
+from prudent.training.loop import train
+from prudent.training.methods import Method
+from prudent.training.objectives import WeightedSum, balance, bce, nll, weighted_sum
+from prudent.training.options import Options
+
+__all__ = ["fit", "make_objective"]
+
+ESTIMATORS: dict[str, type[NeuralEstimator]] = {"nre": RatioEstimator, "npe": FlowEstimator}
+
+
+def fit(
+    theta: Any,
+    x: Any,
+    prior: Prior,
+    *,
+    method: str = "calnpe",
+    seed: int = 0,
+    embedding: nn.Module | None = None,
+    hidden: Sequence[int] | None = None,
+    progress: Reporter = None,
+    **options: Any,
+) -> NeuralEstimator:
+    """Train an estimator on simulations.
+
+    Args:
+        theta: Parameters (N, D), drawn from the prior; array, tensor or list.
+        x: The simulated observations (N, ...).
+        prior: The torch distribution that theta was drawn from, with event_shape (D,).
+        method: One of ``nre bnre calnre npe bnpe calnpe``.
+        seed: The same seed gives the same weights, on one machine and one number of threads.
+        embedding: A network from (N, ...) to (N, F) for structured observations.
+        hidden: Widths of the hidden layers of the ratio network or of the flow's conditioners.
+        progress: None for a bar on terminals, True, False, or a function of each history row.
+        **options: See :class:`prudent.training.Options`.
+
+    Returns:
+        The estimator of the best epoch, with ``history`` and ``info``.
+
+    >>> import prudent
+    >>> problem = prudent.problems.get("gaussian")
+    >>> theta, x = problem.draw(256, seed=0)
+    >>> estimator = fit(theta, x, problem.prior, method="calnre", hidden=[16], epochs=2)
+    >>> estimator(x[:5]).log_prob(theta[:5]).shape
+    torch.Size([5])
+    """
+    chosen, settings = methods.get(method), Options.of(**options)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"`seed` is {seed!r}; expected a whole number.")
+    dim = check_prior(prior)
+    pairs = Pairs.of(theta, x)
+    _check_theta(pairs, prior, dim)
+    objective = make_objective(chosen, prior, settings)
+    training, validation = pairs.split(settings.validation_fraction, seed)
+    with seeded(seed, "initialisation"):
+        estimator = ESTIMATORS[chosen.family](prior, dim, pairs.x.shape[1:], embedding, hidden)
+    estimator.adapt(training.theta, training.x)
+    estimator.info = {
+        "method": method,
+        "seed": seed,
+        "num_simulations": len(pairs),
+        "options": dataclasses.asdict(settings),
+        "threads": torch.get_num_threads(),
+        "version": prudent.__version__,
+    }
+    train(
+        estimator,
+        objective,
+        training,
+        validation,
+        options=settings,
+        seed=seed,
+        progress=progress,
+    )
+    return estimator
+
+
+def make_objective(method: Method, prior: Prior, options: Options) -> WeightedSum:
+    """The objective of a row of the table of methods."""
+    coverage = CoveragePenalty(
+        prior,
+        options.num_samples,
+        options.target,
+        indicator=options.indicator,
+        computation=options.computation,
+        levels=options.levels,
+    )
+    terms: dict[str, Objective] = {
+        "nll": nll,
+        "bce": bce,  # type: ignore[dict-item]
+        "balance": balance,  # type: ignore[dict-item]
+        "coverage": coverage,
+    }
+    weights = method.weights(options.weight)
+    return weighted_sum(*((weight, terms[name]) for name, weight in weights.items()))
+
+
+def _check_theta(pairs: Pairs, prior: Prior, dim: int) -> None:
+    if pairs.theta.shape[1] != dim:
+        raise DataError(
+            f"expected `theta` of shape (N, {dim}) to match the prior, "
+            f"got {tuple(pairs.theta.shape)}."
+        )
+    outside = log_prior(prior, pairs.theta) == -torch.inf
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise DataError(
+            f"{int(outside.sum()):,} of {len(pairs):,} rows of `theta` have no density under the "
+            f"prior; the first is row {row}: {pairs.theta[row].tolist()}. Is it the prior that "
+            "theta was drawn from?"
+        )

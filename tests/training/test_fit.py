@@ -1,0 +1,244 @@
+"""The loop and the short way: determinism, selection, guards, and what is refused."""
+
+import logging
+import signal
+import warnings
+
+import pytest
+import torch
+from torch.distributions import Uniform
+
+import prudent
+from prudent.datasets import Pairs
+from prudent.errors import DataError, InputError, TrainingError
+from prudent.estimators import FlowEstimator
+from prudent.training import Options, fit, methods, nll, train, weighted_sum
+from prudent.training.objectives import WeightedSum
+
+PROBLEM = prudent.problems.get("gaussian")
+THETA, X = PROBLEM.draw(256, 0)
+SMALL = {"hidden": [16, 16], "epochs": 3, "batch_size": 64, "progress": False}
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_method_learns_and_repeats_bit_for_bit(method):
+    options = {**SMALL, "epochs": 8}
+    first = fit(THETA, X, PROBLEM.prior, method=method, seed=1, **options)
+    second = fit(THETA, X, PROBLEM.prior, method=method, seed=1, **options)
+    other = fit(THETA, X, PROBLEM.prior, method=method, seed=2, **options)
+    state, repeat = first.state_dict(), second.state_dict()
+    assert all(torch.equal(state[name], repeat[name]) for name in state)
+    assert any(not torch.equal(state[n], v) for n, v in other.state_dict().items())
+    losses = [row["validation_loss"] for row in first.history]
+    assert min(losses) < losses[0]
+    assert first.info["method"] == method
+    assert not first.training
+    terms = methods.get(method).weights(None)
+    for row in first.history:
+        assert set(terms) | {"gradient_norm", "skipped", "learning_rate", "epoch"} <= set(row)
+
+
+def test_global_state_is_left_alone():
+    def snapshot():
+        return {
+            "dtype": torch.get_default_dtype(),
+            "grad": torch.is_grad_enabled(),
+            "threads": torch.get_num_threads(),
+            "random": torch.random.get_rng_state().tolist(),
+            "filters": list(warnings.filters),
+            "handlers": list(logging.getLogger().handlers),
+            "signals": [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
+        }
+
+    before = snapshot()
+    estimator = fit(THETA, X, PROBLEM.prior, method="calnre", **SMALL)
+    prudent.diagnose(estimator, *PROBLEM.draw(50, 1), progress=False)
+    assert snapshot() == before
+
+
+def test_the_library_does_not_print(capsys):
+    fit(THETA, X, PROBLEM.prior, method="nre", hidden=[8], epochs=2)
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_can_be_a_function():
+    rows = []
+    fit(THETA, X, PROBLEM.prior, method="calnre", **{**SMALL, "progress": rows.append})
+    assert len(rows) == 3
+    assert set(rows[0]) >= {"bce", "coverage", "validation_loss"}
+
+
+def test_the_best_epoch_is_kept_as_a_real_copy():
+    """With an absurd learning rate later epochs are worse; the kept weights are of the best one."""
+    training, validation = Pairs.of(THETA, X).split(0.2, 0)
+    torch.manual_seed(0)
+    estimator = FlowEstimator(PROBLEM.prior, 2, (2,))
+    estimator.adapt(THETA, X)
+    objective = weighted_sum((1.0, nll))
+    options = Options(epochs=12, learning_rate=0.1, batch_size=64)
+    train(
+        estimator, objective, training, validation, options=options, seed=0, progress=False
+    )
+    losses = [row["validation_loss"] for row in estimator.history]
+    with torch.no_grad():
+        kept = float(nll(estimator(validation.x), validation.theta))
+    assert kept == pytest.approx(min(losses), rel=1e-5)
+    assert losses[-1] > min(losses)
+    selected = [row["epoch"] for row in estimator.history if row["selected"]]
+    assert losses[selected[-1] - 1] == min(losses)
+
+
+def test_the_learning_rate_falls_on_a_plateau():
+    estimator = fit(THETA[:96], X[:96], PROBLEM.prior, method="npe", epochs=60, batch_size=32)
+    rates = [row["learning_rate"] for row in estimator.history]
+    assert rates[0] == 1e-3
+    assert rates[-1] < 1e-3
+
+
+def run_with_broken_steps(broken):
+    """Train with an objective that is NaN in the steps of that set; weights at every step."""
+    steps, weights = [0], []
+    training, validation = Pairs.of(THETA, X).split(0.2, 0)
+    torch.manual_seed(0)
+    estimator = FlowEstimator(PROBLEM.prior, 2, (2,))
+    estimator.adapt(THETA, X)
+
+    def faulty(posterior, theta):
+        value = nll(posterior, theta)
+        if not estimator.training:
+            return value
+        steps[0] += 1
+        weights.append(next(estimator.head.parameters()).detach().clone())
+        return value * torch.nan if steps[0] in broken else value
+
+    train(
+        estimator,
+        WeightedSum((1.0, faulty)),
+        training,
+        validation,
+        options=Options(epochs=2, batch_size=4),
+        seed=0,
+        progress=False,
+    )
+    return estimator, weights
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted():
+    estimator, weights = run_with_broken_steps({10, 60})
+    assert [row["skipped"] for row in estimator.history] == [1, 1]
+    assert torch.equal(weights[9], weights[10])
+    assert not torch.equal(weights[10], weights[11])
+    assert all(value.isfinite().all() for value in estimator.state_dict().values())
+
+
+def test_too_many_broken_steps_stop_the_run_with_the_term():
+    with pytest.raises(TrainingError, match=r"epoch 1: 3 of 51 steps.*`faulty`"):
+        run_with_broken_steps({5, 6, 7})
+
+
+def test_interrupting_keeps_the_history_so_far():
+    def stop(row):
+        raise KeyboardInterrupt
+
+    training, validation = Pairs.of(THETA, X).split(0.2, 0)
+    estimator = FlowEstimator(PROBLEM.prior, 2, (2,))
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            estimator,
+            weighted_sum((1.0, nll)),
+            training,
+            validation,
+            options=Options(epochs=5),
+            seed=0,
+            progress=stop,
+        )
+    assert len(estimator.history) == 1
+
+
+class NoDensity:
+    def sample(self, shape=()):
+        return torch.zeros(*shape, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"method": "calnrr"}, InputError, "Did you mean `calnre`"),
+        ({"epoch": 3}, InputError, "Did you mean `epochs`"),
+        ({"prior": NoDensity()}, InputError, "has no `log_prob`"),
+        ({"prior": Uniform(torch.zeros(2), torch.ones(2))}, InputError, "Independent(prior, 1)"),
+        ({"theta": THETA[:100]}, DataError, "must come in pairs"),
+        ({"theta": THETA[:, :1]}, DataError, "(N, 2) to match the prior"),
+        ({"theta": THETA * torch.nan}, DataError, "256 of 256 rows of `theta`"),
+        ({"x": X / 0}, DataError, "rows of `x` are not finite"),
+        ({"theta": THETA[:0], "x": X[:0]}, DataError, "empty"),
+        (
+            {"prior": prudent.problems.box([0.0, 0.0], [1.0, 1.0])},
+            DataError,
+            "no density under the prior",
+        ),
+        ({"epochs": 0}, InputError, "`epochs` is 0"),
+        ({"epochs": True}, InputError, "`epochs` is True"),
+        ({"batch_size": 1000}, InputError, "only 205 pairs"),
+        ({"weight": -1.0}, InputError, "`weight` is -1.0"),
+        ({"method": "nre", "weight": 5.0}, InputError, "no regulariser"),
+        ({"num_samples": 0}, InputError, "`num_samples` is 0"),
+        ({"learning_rate": float("nan")}, InputError, "`learning_rate` is nan"),
+        ({"validation_fraction": 1.0}, InputError, "between 0 and 1"),
+        ({"target": "safe"}, InputError, "unknown target"),
+        ({"indicator": "soft"}, InputError, "unknown indicator"),
+        ({"seed": 1.5}, InputError, "`seed` is 1.5"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_mistakes_are_named_in_one_line(change, error, message):
+    arguments = {"theta": THETA, "x": X, "prior": PROBLEM.prior, "method": "calnre", **SMALL}
+    arguments |= change
+    data = [arguments.pop(name) for name in ("theta", "x", "prior")]
+    with pytest.raises(error) as raised:
+        fit(*data, **arguments)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+class Widths(FlowEstimator):
+    """A Gaussian posterior with the exact mean and one free width: it can only be too narrow."""
+
+    def make_head(self, num_features):
+        self.log_width = torch.nn.Parameter(torch.tensor(-2.0))
+        return torch.nn.Identity()
+
+    def forward(self, x):
+        width = self.log_width.exp().expand_as(x)
+        return torch.distributions.Independent(torch.distributions.Normal(0.8 * x, width), 1)
+
+
+def still(posterior, theta):
+    """A loss without a gradient of use: what moves is moved by the penalty."""
+    return 0.0 * posterior.log_prob(theta).mean()
+
+
+@pytest.mark.parametrize(("weight", "conservative"), [(0.0, False), (5.0, True)])
+def test_the_penalty_alone_widens_what_is_too_narrow(weight, conservative):
+    theta, x = PROBLEM.draw(1024, 0)
+    training, validation = Pairs.of(theta, x).split(0.2, 0)
+    estimator = Widths(PROBLEM.prior, 2, (2,))
+    penalty = prudent.coverage.CoveragePenalty(PROBLEM.prior, num_samples=64)
+    train(
+        estimator,
+        weighted_sum((1.0, still), (weight, penalty)),
+        training,
+        validation,
+        options=Options(epochs=40, learning_rate=0.02),
+        seed=0,
+        progress=False,
+    )
+    result = prudent.diagnose(estimator, *PROBLEM.draw(2000, 1), progress=False)
+    exact = 0.2**0.5
+    width = float(estimator.log_width.detach().exp())
+    if conservative:
+        assert width > 0.95 * exact
+        assert result.worst_shortfall < 0.03
+    else:
+        assert width < 0.5 * exact
+        assert result.worst_shortfall > 0.3
