@@ -25,7 +25,14 @@ __all__ = ["DESCRIPTIONS", "Problem", "box", "get", "names"]
 
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
+    "gravitational_waves": "masses of two black holes from the strain in two detectors",
+    "gravitational_waves_pycbc": "the same with PyCBC and LALSuite; needs prudent[gw]",
+    "lotka_volterra": "two rates of a predator and prey chain, 1,001 events",
+    "mg1": "three rates of a queue from quantiles of its departures, heavy tails",
     "slcp": "four draws of a bivariate normal, four mirror-image modes",
+    "spatial_sir": "infection and recovery on a 50 x 50 lattice",
+    "two_moons": "two crescents with a known posterior",
+    "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
 __getattr__, _listing = attach(__name__, {"Problem": "problem", "box": "problem"})

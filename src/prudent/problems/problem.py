@@ -74,7 +74,8 @@ class Problem:
             )
         support = self.prior.support
         assert support is not None, self.name
-        inside = support.check(theta)
+        # `Independent` cannot check an empty batch.
+        inside = support.check(theta) if len(theta) else torch.ones(0, dtype=torch.bool)
         if not bool(inside.all()):
             row = int((~inside).nonzero()[0])
             raise DataError(

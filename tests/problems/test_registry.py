@@ -1,0 +1,101 @@
+"""One contract over all registered problems."""
+
+import pytest
+import torch
+
+from prudent import problems
+from prudent.errors import DataError, InputError
+
+
+@pytest.fixture(params=problems.names())
+def problem(request):
+    if request.param == "gravitational_waves_pycbc":
+        pytest.importorskip("pycbc", reason="PyCBC is optional: prudent[gw]")
+    return problems.get(request.param)
+
+
+def test_shapes_types_and_support(problem):
+    theta, x = problem.draw(6, seed=0)
+    assert theta.shape == (6, problem.dim)
+    assert x.shape == (6, *problem.x_shape)
+    assert theta.dtype == x.dtype == torch.float32
+    assert x.isfinite().all()
+    assert problem.prior.support.check(theta).all()
+    assert problem.prior.log_prob(theta).shape == (6,)
+    assert len(problem.parameter_names) == problem.dim == theta.shape[1]
+    assert problem.name in problems.names()
+
+
+def test_a_seed_gives_the_same_pairs_and_leaves_the_global_generator_alone(problem):
+    before = torch.random.get_rng_state()
+    first, second = problem.draw(4, seed=3), problem.draw(4, seed=3)
+    other, stream = problem.draw(4, seed=4), problem.draw(4, seed=3, stream="test")
+    assert torch.equal(before, torch.random.get_rng_state())
+    for part in (0, 1):
+        assert torch.equal(first[part], second[part])
+        assert not torch.equal(first[part], other[part])
+        assert not torch.equal(first[part], stream[part])
+
+
+def test_simulations_of_one_theta_differ(problem):
+    theta = problem.prior.sample((1,)).expand(3, -1)
+    x = problem.simulate(theta, torch.Generator().manual_seed(0))
+    assert not torch.equal(x[0], x[1])
+
+
+def test_theta_is_left_alone(problem):
+    theta, _ = problem.draw(3, seed=0)
+    copy = theta.clone()
+    problem.simulate(theta, torch.Generator())
+    assert torch.equal(theta, copy)
+
+
+def test_wrong_theta_is_named(problem):
+    generator = torch.Generator()
+    with pytest.raises(DataError, match=rf"\(N, {problem.dim}\)"):
+        problem.simulate(torch.zeros(problem.dim), generator)
+    with pytest.raises(DataError, match=rf"\(N, {problem.dim}\)"):
+        problem.simulate(torch.zeros(2, problem.dim + 1), generator)
+    if problem.name != "gaussian":
+        inside = problem.draw(1, 0)[0]
+        both = torch.cat((inside, inside + 1e4))
+        with pytest.raises(DataError, match="1 of 2 rows of `theta` lie outside"):
+            problem.simulate(both, generator)
+
+
+def test_nothing_asked_nothing_drawn(problem):
+    theta, x = problem.draw(0, seed=0)
+    assert theta.shape == (0, problem.dim)
+    assert x.shape == (0, *problem.x_shape)
+
+
+def test_exact_posteriors_have_the_shape_of_a_density(problem):
+    if problem.log_posterior is None:
+        assert problem.name in {
+            "gravitational_waves",
+            "gravitational_waves_pycbc",
+            "lotka_volterra",
+            "mg1",
+            "spatial_sir",
+        }
+        return
+    theta, x = problem.draw(5, seed=0)
+    value = problem.log_posterior(theta, x)
+    assert value.shape == (5,)
+    assert value.isfinite().all()
+    stacked = problem.log_posterior(theta.expand(3, 5, problem.dim), x)
+    torch.testing.assert_close(stacked, value.expand(3, 5))
+
+
+def test_unknown_names_and_options():
+    with pytest.raises(InputError, match="Did you mean `weinberg`"):
+        problems.get("weinburg")
+    with pytest.raises(InputError, match="whole number"):
+        problems.get("gaussian", dim=0)
+
+
+def test_the_prior_predictive_of_the_gaussian():
+    theta, x = problems.get("gaussian", dim=3).draw(20_000, 0)
+    # Variance 1 + 0.25, standard error of a variance about 0.0125.
+    assert (x.var(0) - 1.25).abs().max() < 0.06
+    assert ((x - theta).var(0) - 0.25).abs().max() < 0.012
