@@ -41,7 +41,7 @@ lint: venv
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prudent.lazy import attach
+from prudent.version import __version__
 
 if TYPE_CHECKING:
     from prudent import coverage as coverage
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from prudent.estimators.store import load as load
     from prudent.training.fitting import fit as fit
 
-__version__ = "0.1.0"
 __all__ = [
+    "__version__",
     "coverage",
     "diagnose",
     "diagnostics",

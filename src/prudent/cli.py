@@ -50,7 +50,7 @@ def cli(ctx: click.Context) -> None:
       prudent diagnose runs/first
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        _print(ctx.get_help())
 
 
 debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
@@ -77,22 +77,24 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     root = Path(output)
     runs = configs(seed)
     _say(
-        f"Training {', '.join(config.method for config in runs)} on {runs[0].budget:,} "
-        f"simulations of {runs[0].problem}, then measuring coverage on {runs[0].num_test:,} new "
-        "ones: about 3 minutes on 2 cores. Finished runs are kept.",
+        f"{len(runs)} runs: NRE, BNRE and CalNRE on 1,024 and on 4,096 simulations of SLCP, each "
+        f"measured on {runs[0].num_test:,} new ones. About 4 minutes on 2 cores; finished runs "
+        "are kept.",
         quiet=quiet,
     )
     _check_writable(root)
-    finished = [_run(config, root / config.identity, quiet=quiet) for config in runs]
+    from prudent.experiments.engines import run_all
+
+    finished = run_all(runs, root, progress=False if quiet else None)
     from prudent.reports.html import run_verdict, write_report
     from prudent.reports.tables import text
 
     write_report(finished, root / "report.html")
-    click.echo(text(finished, shutil.get_terminal_size().columns) + "\n")
+    _print(text(finished, shutil.get_terminal_size().columns) + "\n")
     for run in finished:
-        click.echo(f"{run.config.method}: {run_verdict(run)}")
-    click.echo(f"Report: {root / 'report.html'}")
-    click.echo("Next: prudent train --help")
+        _print(f"{run.config}: {run_verdict(run)}")
+    _print(f"Report: {root / 'report.html'}")
+    _print("Next: prudent train --help")
 
 
 @cli.command(name="problems")
@@ -111,7 +113,7 @@ def list_problems(as_json: bool) -> None:
         return
     width = max(map(len, problems.names()))
     for name in problems.names():
-        click.echo(f"{name:<{width}}  {problems.DESCRIPTIONS[name]}")
+        _print(f"{name:<{width}}  {problems.DESCRIPTIONS[name]}")
 
 
 @cli.command()
@@ -164,10 +166,10 @@ def train(
     if as_json:
         _emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})
         return
-    click.echo(text([run], shutil.get_terminal_size().columns) + "\n")
-    click.echo(f"{method}: {run_verdict(run)}")
-    click.echo(f"Results: {path}")
-    click.echo(f"Next: prudent report {path} -o report.html")
+    _print(text([run], shutil.get_terminal_size().columns) + "\n")
+    _print(f"{method}: {run_verdict(run)}")
+    _print(f"Results: {path}")
+    _print(f"Next: prudent report {path} -o report.html")
 
 
 @cli.command()
@@ -197,7 +199,7 @@ def diagnose(run: str, num_test: int, seed: int, as_json: bool, quiet: bool) -> 
         facts = {"verdict": result.verdict, "metrics": result.metrics()}
         _emit("diagnose", {**facts, "coverage": {"levels": levels, "curve": curve}})
         return
-    click.echo(str(result))
+    _print(str(result))
 
 
 @cli.command()
@@ -218,7 +220,7 @@ def report(runs: str, output: str) -> None:
     from prudent.reports.html import write_report
 
     write_report(found, output)
-    click.echo(f"Report: {output} ({len(found)} finished {'run' if len(found) == 1 else 'runs'})")
+    _print(f"Report: {output} ({len(found)} finished {'run' if len(found) == 1 else 'runs'})")
 
 
 def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
@@ -243,7 +245,16 @@ def _number_or_text(value: str | float) -> str | float:
 
 
 def _emit(command: str, value: dict[str, Any]) -> None:
-    click.echo(json.dumps({"schema": f"prudent.{command}/1", **value}, allow_nan=False))
+    _print(json.dumps({"schema": f"prudent.{command}/1", **value}, allow_nan=False))
+
+
+def _print(text: str) -> None:
+    """Show a result; a terminal that cannot show ± gets +/-."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = text.replace("±", "+/-").encode("ascii", "replace").decode()
+    click.echo(text)
 
 
 def _say(text: str, *, quiet: bool) -> None:

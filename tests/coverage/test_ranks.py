@@ -44,7 +44,7 @@ def closed_form(theta, x, widen):
 def test_hard_alpha_equals_the_closed_form(widen, proposal):
     theta, x, values = gaussian_alphas(widen, num_pairs=500, proposal=proposal)
     error = values - closed_form(theta, x, widen)
-    # Binomial error with 4,000 draws is at most 0.008; weights from a wider proposal cost a factor.
+    # Binomial error with 4,000 draws is at most 0.008; a wider proposal costs a factor.
     assert error.abs().mean() < (0.008 if proposal == "model" else 0.05)
     assert abs(float(error.mean())) < 0.004
 
@@ -111,7 +111,9 @@ def test_gradient_of_the_density_surrogate():
 
 def test_hard_has_no_gradient():
     log_prob = torch.zeros(3, requires_grad=True)
-    assert not alpha(log_prob, torch.randn(4, 3), torch.randn(4, 3), indicator="hard").requires_grad
+    assert not alpha(
+        log_prob, torch.randn(4, 3), torch.randn(4, 3), indicator="hard"
+    ).requires_grad
 
 
 @pytest.mark.parametrize("shift", [-50.0, -8.5, 30.0])

@@ -53,7 +53,9 @@ def test_rows_reuse_the_embedding(kind):
     everything = posterior.log_prob(theta)
     index = torch.tensor([5, 3, 150])
     torch.testing.assert_close(posterior.rows(index).log_prob(theta[index]), everything[index])
-    torch.testing.assert_close(posterior.rows(slice(10, 20)).log_prob(theta[10:20]), everything[10:20])
+    torch.testing.assert_close(
+        posterior.rows(slice(10, 20)).log_prob(theta[10:20]), everything[10:20]
+    )
     posterior.sample((3,))
     assert Counting.calls == 1
 
@@ -73,7 +75,9 @@ def test_flow_density_is_in_the_units_of_theta():
         estimator.theta_scale.scale.fill_(7.0)
         grid = torch.linspace(-60, 60, 4001)
         density = estimator(x[:3]).log_prob(grid[:, None, None].expand(-1, 3, 1)).exp()
-    torch.testing.assert_close(density.sum(0) * (grid[1] - grid[0]), torch.ones(3), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        density.sum(0) * (grid[1] - grid[0]), torch.ones(3), atol=1e-3, rtol=0
+    )
 
 
 def test_ratio_samples_follow_the_posterior():
@@ -112,9 +116,6 @@ def test_save_and_load_give_the_same_densities(kind, tmp_path):
 
 
 def test_save_and_load_with_networks_and_priors_of_ones_own(tmp_path):
-    class Own(Independent):
-        pass
-
     class Strange:
         def sample(self, shape=()):
             return torch.rand(*shape, 2)
@@ -190,9 +191,9 @@ def test_wrong_observations_are_named(kind):
         estimator(x[0])
     with pytest.raises(DataError, match=r"\('N', 2\)"):
         estimator(torch.zeros(4, 3))
+    bad = x.clone()
+    bad[3, 1] = torch.nan
     with pytest.raises(DataError, match="1 of 200"):
-        bad = x.clone()
-        bad[3, 1] = torch.nan
         estimator(bad)
 
 

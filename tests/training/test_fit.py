@@ -69,16 +69,14 @@ def test_progress_can_be_a_function():
 
 
 def test_the_best_epoch_is_kept_as_a_real_copy():
-    """With an absurd learning rate later epochs are worse; the kept weights are of the best one."""
+    """With an absurd learning rate later epochs are worse; the best one's weights are kept."""
     training, validation = Pairs.of(THETA, X).split(0.2, 0)
     torch.manual_seed(0)
     estimator = FlowEstimator(PROBLEM.prior, 2, (2,))
     estimator.adapt(THETA, X)
     objective = weighted_sum((1.0, nll))
     options = Options(epochs=12, learning_rate=0.1, batch_size=64)
-    train(
-        estimator, objective, training, validation, options=options, seed=0, progress=False
-    )
+    train(estimator, objective, training, validation, options=options, seed=0, progress=False)
     losses = [row["validation_loss"] for row in estimator.history]
     with torch.no_grad():
         kept = float(nll(estimator(validation.x), validation.theta))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-import prudent
 from prudent import problems
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.estimators.store import load, to_bytes
@@ -22,6 +21,7 @@ from prudent.experiments.store import Run
 from prudent.files import to_json
 from prudent.progress import Reporter
 from prudent.training.fitting import fit
+from prudent.version import __version__
 
 __all__ = ["diagnose_run", "run"]
 
@@ -64,7 +64,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     timing = {
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "versions": {
-            "prudent": prudent.__version__,
+            "prudent": __version__,
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },

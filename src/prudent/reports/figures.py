@@ -88,7 +88,7 @@ def _coverage_panel(axis: Axes, runs: Sequence[Run]) -> None:
     axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axis.set_xlabel("credibility level")
     axis.set_ylabel("share of truths inside the region")
-    axis.legend(loc="center right", frameon=False)
+    axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1), frameon=False)
 
 
 def svg(figure: Figure) -> str:

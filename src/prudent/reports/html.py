@@ -11,12 +11,12 @@ from string import Template
 
 import torch
 
-import prudent
 from prudent.diagnostics import Coverage, verdict
 from prudent.errors import InputError
 from prudent.experiments.store import Run
 from prudent.files import write_atomic
 from prudent.reports import tables
+from prudent.version import __version__
 
 __all__ = ["run_verdict", "write_report"]
 
@@ -53,7 +53,7 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
             for row in tables.rows(runs)
         ),
         setup=escape(_setup(runs)),
-        version=prudent.__version__,
+        version=__version__,
     )
     write_atomic(path, text.encode())
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import prudent
 from prudent.contracts import Objective, Prior
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
@@ -23,6 +22,7 @@ from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.objectives import WeightedSum, balance, bce, nll, weighted_sum
 from prudent.training.options import Options
+from prudent.version import __version__
 
 __all__ = ["fit", "make_objective"]
 
@@ -57,8 +57,7 @@ def fit(
     Returns:
         The estimator of the best epoch, with ``history`` and ``info``.
 
-    >>> import prudent
-    >>> problem = prudent.problems.get("gaussian")
+    >>>     >>> problem = prudent.problems.get("gaussian")
     >>> theta, x = problem.draw(256, seed=0)
     >>> estimator = fit(theta, x, problem.prior, method="calnre", hidden=[16], epochs=2)
     >>> estimator(x[:5]).log_prob(theta[:5]).shape
@@ -81,7 +80,7 @@ def fit(
         "num_simulations": len(pairs),
         "options": dataclasses.asdict(settings),
         "threads": torch.get_num_threads(),
-        "version": prudent.__version__,
+        "version": __version__,
     }
     train(
         estimator,

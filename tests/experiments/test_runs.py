@@ -1,0 +1,205 @@
+"""Runs: identity, atomic appearance, reuse, refusal of what is damaged or different."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+import torch
+
+import prudent
+from prudent.errors import InputError, StoreError
+from prudent.experiments import RunConfig, load
+from prudent.experiments.run import diagnose_run, run
+from prudent.files import write_atomic
+from prudent.training import Options
+
+TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))
+FILES = {
+    "config.json",
+    "coverage.json",
+    "history.jsonl",
+    "metrics.json",
+    "model.safetensors",
+    "timing.json",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / TINY.identity
+    return run(TINY, path, progress=False)
+
+
+def test_a_run_leaves_all_its_files_and_no_others(finished):
+    assert {path.name for path in finished.path.iterdir()} == FILES
+    assert not any((finished.path.parent / ".work").iterdir())
+    assert finished.config == TINY
+    assert finished.metrics["num_pairs"] == 64
+    assert len(finished.coverage["levels"]) == 19
+    rows = [json.loads(s) for s in (finished.path / "history.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [1, 2]
+    assert "seconds" not in rows[0]
+
+
+def test_the_same_config_gives_the_same_bytes(finished, tmp_path):
+    again = run(TINY, tmp_path / "again", progress=False)
+    for name in FILES - {"timing.json", "metrics.json"}:
+        assert (again.path / name).read_bytes() == (finished.path / name).read_bytes(), name
+    assert again.metrics == finished.metrics
+
+
+def test_a_finished_run_is_read_not_repeated(finished, monkeypatch):
+    monkeypatch.setattr("prudent.experiments.run.fit", None)
+    before = {path.name: path.stat().st_mtime_ns for path in finished.path.iterdir()}
+    assert run(TINY, finished.path, progress=False).metrics == finished.metrics
+    assert {path.name: path.stat().st_mtime_ns for path in finished.path.iterdir()} == before
+
+
+def test_another_config_in_the_same_place_is_refused(finished):
+    other = dataclasses.replace(TINY, seed=1)
+    with pytest.raises(InputError, match="seed: 0 there, 1 now"):
+        run(other, finished.path, progress=False)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="not a finished run"):
+        run(TINY, tmp_path, progress=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
+    """At every file: the run is absent, and the next attempt finishes it."""
+    for stop_at in range(1, len(FILES) + 1):
+        path = tmp_path / str(stop_at) / "run"
+        written = []
+
+        def crash(target, data, written=written, stop_at=stop_at):
+            written.append(target)
+            if len(written) == stop_at:
+                raise KeyboardInterrupt
+            write_atomic(target, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("prudent.experiments.store.write_atomic", crash)
+            with pytest.raises(KeyboardInterrupt):
+                run(TINY, path, progress=False)
+        assert not path.exists()
+    assert set(os.listdir(run(TINY, path, progress=False).path)) == FILES
+
+
+@pytest.mark.parametrize("name", ["config.json", "coverage.json", "metrics.json", "timing.json"])
+def test_damage_is_noticed(finished, tmp_path, name):
+    for source in finished.path.iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    data = bytearray((tmp_path / name).read_bytes())
+    data[data.index(b":")] = ord(";")
+    (tmp_path / name).write_bytes(bytes(data))
+    with pytest.raises(StoreError):
+        load(tmp_path)
+
+
+def test_loading(finished, tmp_path):
+    assert load(finished.path.parent)[0] == load(finished.path)[0] == finished
+    with pytest.raises(InputError, match="no finished runs"):
+        load(tmp_path)
+    with pytest.raises(InputError, match="no directory"):
+        load(tmp_path / "missing")
+
+
+def test_a_stored_estimator_can_be_diagnosed_again(finished):
+    result = diagnose_run(finished.path, 64, seed=0, progress=False)
+    assert result.metrics() == finished.metrics
+    assert diagnose_run(finished.path, 64, seed=5, progress=False).auc != result.auc
+
+
+def test_test_pairs_are_not_training_pairs():
+    problem = prudent.problems.get("gaussian")
+    budget, test = problem.draw(1000, 0, "budget")[0], problem.draw(1000, 0, "test")[0]
+    assert not (budget[:, None] == test[None]).all(-1).any()
+
+
+def test_identity():
+    """Pinned: a changed identity would orphan everybody's finished runs."""
+    assert TINY.identity == RunConfig.from_dict(TINY.to_dict()).identity
+    others = [
+        dataclasses.replace(TINY, training=Options(epochs=3, batch_size=32)),
+        dataclasses.replace(TINY, problem="slcp"),
+        dataclasses.replace(TINY, budget=129),
+    ]
+    assert len({TINY.identity, *(other.identity for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"problem": "gausian"}, "Did you mean `gaussian`"),
+        ({"method": "nr"}, "Did you mean `nre`"),
+        ({"budget": 0}, "`budget` is 0"),
+        ({"budget": 1.5}, "`budget` is 1.5"),
+        ({"seed": -1}, "`seed` is -1"),
+        ({"threads": 0}, "`threads` is 0"),
+    ],
+)
+def test_a_wrong_config_is_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        RunConfig(**{"problem": "gaussian", "method": "nre", "budget": 128, **change})
+
+
+def test_a_run_of_a_newer_format_is_refused():
+    with pytest.raises(StoreError, match="format 9"):
+        RunConfig.from_dict({**TINY.to_dict(), "format": 9})
+
+
+def test_threads_are_set_for_the_run_and_given_back(tmp_path):
+    before = torch.get_num_threads()
+    config = RunConfig(
+        "gaussian", "nre", 128, threads=before + 1, num_test=16, training=TINY.training
+    )
+    run(config, tmp_path / "run", progress=False)
+    assert torch.get_num_threads() == before
+
+
+class TestWriteAtomic:
+    def test_replaces_and_leaves_nothing_else(self, tmp_path):
+        path = tmp_path / "file"
+        write_atomic(path, b"one")
+        write_atomic(path, b"two")
+        assert path.read_bytes() == b"two"
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_keeps_the_old_file_when_it_fails(self, tmp_path, monkeypatch):
+        path = tmp_path / "file"
+        write_atomic(path, b"old")
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left"):
+            write_atomic(path, b"new")
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_mode_follows_the_umask_and_links_stay_links(self, tmp_path):
+        before = os.umask(0o027)
+        try:
+            write_atomic(tmp_path / "file", b"x")
+        finally:
+            os.umask(before)
+        assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+        (tmp_path / "link").symlink_to(tmp_path / "file")
+        write_atomic(tmp_path / "link", b"y")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "file").read_bytes() == b"y"
+
+    def test_reaches_the_disk_before_it_takes_the_name(self, tmp_path, monkeypatch):
+        events = []
+        real_fsync, real_replace = os.fsync, os.replace
+        monkeypatch.setattr(os, "fsync", lambda f: (events.append("fsync"), real_fsync(f)))
+        monkeypatch.setattr(
+            os, "replace", lambda a, b: (events.append("name"), real_replace(a, b))
+        )
+        write_atomic(tmp_path / "file", b"x")
+        assert events == ["fsync", "name", "fsync"]

@@ -1,0 +1,142 @@
+"""The command line as its users meet it: exit codes, one-line errors, no torch for help."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
+
+
+def prudent(*arguments, cwd=None, **environment):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "prudent", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+    )
+
+
+COMMANDS = ["demo", "problems", "train", "diagnose", "report"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], *[[name, "--help"] for name in COMMANDS]])
+def test_help(arguments):
+    result = prudent(*arguments)
+    assert result.returncode == 0
+    assert "Usage: prudent" in result.stdout
+    assert "Examples:" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert len(result.stdout.splitlines()) <= 60
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["problems"], ["train", "slpc", "-o", "x"], ["--version"]]
+)
+def test_quick_answers_do_not_load_torch(arguments):
+    code = (
+        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+        "from prudent.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules, 'torch was loaded'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "slpc", "-o", "run"], "unknown problem `slpc`. Did you mean `slcp`?"),
+        (["train", "slcp", "--method", "calnr", "-o", "run"], "Did you mean `calnre`?"),
+        (["train", "slcp", "--budget", "-5", "-o", "run"], "`budget` is -5"),
+        (["train", "slcp", "--budget", "many", "-o", "run"], "'many' is not a valid integer"),
+        (["train", "slcp", "--epochs", "0", "-o", "run"], "`epochs` is 0"),
+        (["train", "slcp", "--method", "nre", "--weight", "5", "-o", "run"], "no regulariser"),
+        (["train", "slcp", "--target", "safe", *TINY, "-o", "run"], "unknown target `safe`"),
+        (["train", "slcp"], "--output"),
+        (["train", "slcp", "--epoch", "3", "-o", "run"], "--epochs"),
+        (["trian"], "Did you mean 'train'?"),
+        (["diagnose", "nowhere"], "does not exist"),
+        (["diagnose", ".", "--num-test", "0"], "`num_test` is 0"),
+        (["report", "."], "no finished runs"),
+        (["train", "slcp", "-o", "file/run"], "choose another output"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    result = prudent(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = prudent("train", "slpc", "-o", "run", "--debug", cwd=tmp_path)
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr
+
+
+def test_train_diagnose_report(tmp_path):
+    """The three commands in a row, from a directory with a space, without a terminal."""
+    place = tmp_path / "a place"
+    place.mkdir()
+    trained = prudent("train", "gaussian", "--method", "nre", *TINY, "-o", "run", cwd=place)
+    assert trained.returncode == 0, trained.stderr
+    assert "Results: run" in trained.stdout
+    assert "worst shortfall" in trained.stdout
+    assert "\x1b" not in trained.stdout + trained.stderr
+    assert "\r" not in trained.stdout + trained.stderr
+    again = prudent(
+        "train", "gaussian", "--method", "nre", *TINY, "-o", "run", "--json", cwd=place
+    )
+    facts = json.loads(again.stdout)
+    assert facts["schema"] == "prudent.train/1"
+    assert f"{facts['metrics']['auc']:+.3f}" in trained.stdout
+    other = prudent("train", "gaussian", "--method", "npe", *TINY, "-o", "run", cwd=place)
+    assert other.returncode == 2
+    assert "method: nre there, npe now" in other.stderr
+    diagnosed = prudent("diagnose", "run", "--num-test", "64", "--json", cwd=place)
+    assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 64
+    reported = prudent("report", "run", "-o", "page.html", cwd=place)
+    assert reported.stdout == "Report: page.html (1 finished run)\n"
+    assert sorted(path.name for path in place.iterdir()) == [".work", "page.html", "run"]
+
+
+def test_problems_as_json():
+    assert "slcp" in json.loads(prudent("problems", "--json").stdout)["problems"]
+
+
+def test_version():
+    from prudent import __version__
+
+    assert prudent("--version").stdout == f"prudent {__version__}\n"
+
+
+def test_plain_ascii_terminals_work(tmp_path):
+    result = prudent(
+        "train",
+        "gaussian",
+        "--method",
+        "nre",
+        *TINY,
+        "-o",
+        "run",
+        cwd=tmp_path,
+        PYTHONIOENCODING="ascii",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "+/-" in result.stdout

@@ -1,0 +1,69 @@
+"""What `import prudent` costs and touches, and that the documents say what is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import prudent
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_import_is_light_and_touches_nothing():
+    code = """
+import sys, warnings, logging, random, torch
+before = (torch.random.get_rng_state().tolist(), torch.get_default_dtype(),
+          torch.get_num_threads(), list(warnings.filters), random.getstate(),
+          list(logging.getLogger().handlers))
+import prudent
+for name in prudent.__all__:
+    getattr(prudent, name)
+after = (torch.random.get_rng_state().tolist(), torch.get_default_dtype(),
+         torch.get_num_threads(), list(warnings.filters), random.getstate(),
+         list(logging.getLogger().handlers))
+assert before == after
+heavy = {"matplotlib", "pandas", "scipy", "sklearn", "zarr", "h5py", "dask"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_are_found_by_completion():
+    assert set(prudent.__all__) <= set(dir(prudent))
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        _ = prudent.fitt
+
+
+def readme_blocks(language):
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_readme_examples_run_as_written(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(readme_blocks("python")[number], f"README example {number + 1}", "exec"), {})
+
+
+def test_readme_has_three_python_examples_and_names_the_commands():
+    text = (ROOT / "README.md").read_text()
+    assert len(readme_blocks("python")) == 3
+    assert "make demo" in text
+    assert "make test" in text
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
+        assert (ROOT / picture).is_file()
+
+
+def test_changelog_has_the_version():
+    assert f"## {prudent.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_ci_runs_exactly_make_test():
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines == ["#!/usr/bin/env bash", "exec make test"]
