@@ -19,6 +19,8 @@ import click
 from prudent import __version__, problems
 from prudent.errors import InputError, PrudentError
 from prudent.experiments.config import RunConfig
+from prudent.files import write_atomic
+from prudent.reports import require_matplotlib
 from prudent.training import methods
 from prudent.training.options import Options
 
@@ -74,6 +76,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     """
     from prudent.experiments.demo import configs
 
+    require_matplotlib()
     root = Path(output)
     runs = configs(seed)
     _say(
@@ -90,6 +93,9 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     from prudent.reports.tables import text
 
     write_report(finished, root / "report.html")
+    from prudent.reports.figures import coverage_figure, png
+
+    write_atomic(root / "coverage.png", png(coverage_figure(finished)))
     _print(text(finished, shutil.get_terminal_size().columns) + "\n")
     for run in finished:
         _print(f"{run.config}: {run_verdict(run)}")
@@ -159,6 +165,7 @@ def train(
     )
     path = Path(output)
     _check_writable(path.parent)
+    _allow_import(problem, quiet=quiet or as_json)
     run = _run(config, path, quiet=quiet or as_json)
     from prudent.reports.html import run_verdict
     from prudent.reports.tables import text
@@ -175,11 +182,14 @@ def train(
 @cli.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False))
 @click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
+@click.option("--problem", help="module:attribute of a problem of your own; it is imported.")
 @click.option("--seed", default=1, help="Of the test pairs; training used another stream.")
 @as_json
 @quiet
 @debug
-def diagnose(run: str, num_test: int, seed: int, as_json: bool, quiet: bool) -> None:
+def diagnose(
+    run: str, num_test: int, problem: str | None, seed: int, as_json: bool, quiet: bool
+) -> None:
     """Measure the coverage of the stored RUN on new test pairs.
 
     \b
@@ -192,7 +202,9 @@ def diagnose(run: str, num_test: int, seed: int, as_json: bool, quiet: bool) -> 
     _say("loading torch ...", quiet=quiet or as_json)
     from prudent.experiments.run import diagnose_run
 
-    result = diagnose_run(Path(run), num_test, seed, progress=False if quiet or as_json else None)
+    _allow_import(problem, quiet=quiet or as_json)
+    silent = False if quiet or as_json else None
+    result = diagnose_run(Path(run), num_test, seed, problem=problem, progress=silent)
     if as_json:
         curve = [round(value, 6) for value in result.coverage.curve.tolist()]
         levels = [round(value, 6) for value in result.coverage.levels.tolist()]
@@ -228,6 +240,13 @@ def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
     from prudent.experiments.run import run
 
     return run(config, path, progress=False if quiet else None)
+
+
+def _allow_import(problem: str | None, *, quiet: bool) -> None:
+    """Let a problem named ``module:attribute`` be found in the current directory, and say so."""
+    if problem and ":" in problem:
+        _say(f"importing {problem}", quiet=quiet)
+        sys.path.insert(0, os.getcwd())
 
 
 def _check_writable(directory: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
-from prudent.reports.figures import coverage_figure, svg
+from prudent.reports.figures import coverage_figure, png, svg
 from prudent.reports.html import run_verdict, write_report
 from prudent.reports.tables import COLUMNS, rows, text
 
@@ -98,6 +98,7 @@ def test_figures_need_no_global_state(runs):
     before = dict(mpl.rcParams)
     figure = coverage_figure(runs)
     assert svg(figure).startswith("<svg")
+    assert png(figure).startswith(b"\x89PNG")
     assert dict(mpl.rcParams) == before
     labels = [item.get_text() for item in figure.axes[0].get_legend().get_texts()]
     assert labels == ["NRE", "CalNRE"]

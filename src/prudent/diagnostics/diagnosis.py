@@ -32,6 +32,7 @@ class Diagnosis:
         worst_excess: The most that it exceeds any level.
         log_posterior: Mean normalised log-density of the truth.
         log_posterior_error: Its standard error.
+        log_prior: The same mean for the prior: what an estimator that ignores x would reach.
         num_pairs: Test pairs.
         num_invalid: Test pairs whose density was NaN: they count as not covered, and are not part
             of the log posterior.
@@ -46,6 +47,7 @@ class Diagnosis:
     worst_excess: float
     log_posterior: float
     log_posterior_error: float
+    log_prior: float
     num_pairs: int
     num_invalid: int
     method: str
@@ -70,6 +72,7 @@ class Diagnosis:
             ("worst shortfall", f"{self.worst_shortfall:.3f}"),
             ("worst excess", f"{self.worst_excess:.3f}"),
             ("log posterior", f"{self.log_posterior:.2f} ± {self.log_posterior_error:.2f}"),
+            ("log prior", f"{self.log_prior:.2f}"),
         ]
         if self.num_invalid:
             rows.append(("pairs with density NaN", f"{self.num_invalid:,}"))
@@ -129,6 +132,7 @@ def diagnose(
         worst_excess=scalars.worst_excess(coverage),
         log_posterior=float(log_posterior.mean()),
         log_posterior_error=float(log_posterior.std(correction=0) / len(log_posterior) ** 0.5),
+        log_prior=float(estimator.prior.log_prob(pairs.theta).double().mean()),
         num_pairs=len(pairs),
         num_invalid=int((~valid).sum()),
         method=measured.method,

@@ -42,7 +42,7 @@ def verdict(coverage: Coverage) -> str:
     if shortfall > tolerance:
         return f"over-confident: {evidence}"
     if excess > tolerance:
-        return f"conservative: {evidence}"
+        return f"conservative: worst shortfall {shortfall:.2f} ± {tolerance:.2f}, {evidence}"
     if tolerance > WIDEST_MARGIN:
         return f"not enough test pairs to tell: {evidence}; use 1,000 or more"
     return f"calibrated within ± {tolerance:.2f} at all levels: {evidence}"

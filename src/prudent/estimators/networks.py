@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from prudent.errors import StoreError
+from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
 
 __all__ = ["MLP", "Flatten", "build"]
 
@@ -63,7 +64,14 @@ class FlattenMLP(nn.Sequential):
         }
 
 
-KINDS: dict[str, type[nn.Module]] = {"mlp": MLP, "flatten": Flatten, "flatten_mlp": FlattenMLP}
+KINDS: dict[str, type[nn.Module]] = {
+    "mlp": MLP,
+    "flatten": Flatten,
+    "flatten_mlp": FlattenMLP,
+    "series_cnn": SeriesCNN,
+    "dilated_cnn": DilatedCNN,
+    "resnet18": ResNet18,
+}
 
 
 def build(spec: dict[str, Any]) -> nn.Module:

@@ -40,7 +40,8 @@ class RunConfig:
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        if self.problem not in problems.names():
+        # A problem of one's own is code: it is imported when it runs, not when a config is read.
+        if ":" not in self.problem and self.problem not in problems.names():
             problems.get(self.problem)
         methods.get(self.method).weights(self.training.weight)
         for name, least in (("budget", 2), ("seed", 0), ("num_test", 1), ("threads", 1)):

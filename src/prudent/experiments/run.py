@@ -14,6 +14,7 @@ import torch
 
 from prudent import problems
 from prudent.diagnostics import Diagnosis, diagnose
+from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
@@ -80,13 +81,34 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     return store.read(path)
 
 
-def diagnose_run(path: Path, num_test: int, seed: int, progress: Reporter = None) -> Diagnosis:
-    """Diagnose a stored estimator on new test pairs of its problem."""
+def diagnose_run(
+    path: Path,
+    num_test: int,
+    seed: int,
+    *,
+    problem: str | None = None,
+    progress: Reporter = None,
+) -> Diagnosis:
+    """Diagnose a stored estimator on new test pairs of its problem.
+
+    Args:
+        path: The directory of the run.
+        num_test: Test pairs.
+        seed: Of the test pairs.
+        problem: Needed for a problem of one's own, because results never import code.
+        progress: See :class:`prudent.progress.Progress`.
+    """
     stored = store.read(path)
-    problem = problems.get(stored.config.problem)
+    name = problem or stored.config.problem
+    if problem is None and ":" in name:
+        raise InputError(
+            f"{path} was made with `{name}`, and results never import code. If you trust it, say "
+            f"so: --problem {name}"
+        )
+    simulator = problems.get(name)
     estimator = load(path / "model.safetensors")
     with _threads(stored.config.threads):
-        test = problem.draw(num_test, seed, "test")
+        test = simulator.draw(num_test, seed, "test")
         return diagnose(estimator, *test, seed=seed, progress=progress)
 
 

@@ -18,10 +18,11 @@ from prudent.errors import unknown_name
 from prudent.lazy import attach
 
 if TYPE_CHECKING:
+    from prudent.problems.own import custom as custom
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
 
-__all__ = ["DESCRIPTIONS", "Problem", "box", "get", "names"]
+__all__ = ["DESCRIPTIONS", "Problem", "box", "custom", "get", "names"]
 
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
@@ -35,7 +36,7 @@ DESCRIPTIONS = {
     "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
-__getattr__, _listing = attach(__name__, {"Problem": "problem", "box": "problem"})
+__getattr__, _listing = attach(__name__, {"Problem": "problem", "box": "problem", "custom": "own"})
 
 
 def __dir__() -> list[str]:
@@ -51,10 +52,14 @@ def get(name: str, **options: Any) -> Problem:
     """The problem of that name.
 
     Args:
-        name: One of :func:`names`.
+        name: One of :func:`names`, or ``module:attribute`` for one of your own, which is imported.
         **options: Passed to the problem, such as ``dim`` for ``gaussian``.
     """
+    if ":" in name:
+        from prudent.problems.own import from_reference
+
+        return from_reference(name)
     if name not in DESCRIPTIONS:
-        raise unknown_name("problem", name, DESCRIPTIONS)
+        raise unknown_name("problem", name, DESCRIPTIONS, "Your own: module:attribute.")
     problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
     return problem

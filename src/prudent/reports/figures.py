@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from prudent.experiments.store import Run
 
-__all__ = ["coverage_figure", "svg"]
+__all__ = ["coverage_figure", "png", "svg"]
 
 # Okabe and Ito's palette, told apart with any colour vision; dashes and markers for grey prints.
 STYLES = {
@@ -89,6 +89,14 @@ def _coverage_panel(axis: Axes, runs: Sequence[Run]) -> None:
     axis.set_xlabel("credibility level")
     axis.set_ylabel("share of truths inside the region")
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1), frameon=False)
+
+
+def png(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG file."""
+    buffer = io.BytesIO()
+    with rc_context(SETTINGS):
+        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def svg(figure: Figure) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from string import Template
+from typing import Any
 
 import torch
 
 from prudent.diagnostics import Coverage, verdict
-from prudent.errors import InputError
 from prudent.experiments.store import Run
 from prudent.files import write_atomic
-from prudent.reports import tables
+from prudent.reports import require_matplotlib, tables
 from prudent.version import __version__
 
 __all__ = ["run_verdict", "write_report"]
@@ -29,11 +29,10 @@ def run_verdict(run: Run) -> str:
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
     """Write the report of some runs to one file."""
-    try:
-        from prudent.reports.figures import LABELS, coverage_figure, svg
-    except ImportError as error:
-        raise InputError('reports need matplotlib: pip install "prudent[report]"') from error
-    verdicts = [(f"{LABELS[run.config.method]}, {run.config}", run_verdict(run)) for run in runs]
+    require_matplotlib()
+    from prudent.reports.figures import LABELS, coverage_figure, svg
+
+    verdicts = [(_label(LABELS[run.config.method], run), run_verdict(run)) for run in runs]
     problems = " and ".join(sorted({run.config.problem for run in runs}))
     page = Template(
         resources.files("prudent.reports").joinpath("templates/report.html").read_text()
@@ -58,17 +57,28 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
     write_atomic(path, text.encode())
 
 
+def _label(method: str, run: Run) -> str:
+    config = run.config
+    return f"{method}, {config.problem}, {config.budget:,} simulations, seed {config.seed}"
+
+
 def _setup(runs: Sequence[Run]) -> str:
     """Settings that all runs share, then those that differ, then versions."""
-    configs = [run.config.to_dict() for run in runs]
+    configs = [_flat(run.config.to_dict()) for run in runs]
     shared = {
         key: value
         for key, value in configs[0].items()
         if all(config.get(key) == value for config in configs)
     }
-    lines = ["shared " + json.dumps(shared, sort_keys=True, indent=1)]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in sorted(shared.items())]
     for run, config in zip(runs, configs, strict=True):
         own = {key: value for key, value in config.items() if key not in shared}
-        lines.append(f"{run.config.identity} {json.dumps(own, sort_keys=True)}")
-    lines.append("versions " + json.dumps(runs[0].timing["versions"], sort_keys=True))
+        lines.append(f"{run.config.identity}: {json.dumps(own, sort_keys=True)}")
+    versions = runs[0].timing["versions"]
+    lines.append("versions: " + ", ".join(f"{name} {versions[name]}" for name in sorted(versions)))
     return "\n".join(lines)
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run in one level."""
+    return {**{k: v for k, v in config.items() if k != "training"}, **config["training"]}

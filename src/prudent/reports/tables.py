@@ -16,6 +16,7 @@ COLUMNS = (
     "AUC",
     "worst shortfall",
     "log posterior",
+    "log prior",
     "test pairs",
     "train",
 )
@@ -33,6 +34,7 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
             _number(run.metrics.get("worst_shortfall"), ".3f"),
             f"{_number(run.metrics.get('log_posterior'), '.2f')} ± "
             f"{_number(run.metrics.get('log_posterior_error'), '.2f')}",
+            _number(run.metrics.get("log_prior"), ".2f"),
             f"{run.metrics['num_pairs']:,}",
             f"{run.timing['seconds']['train']:.0f} s",
         ]
