@@ -4,12 +4,15 @@ Each entry runs both sides in turn several times and compares the fastest of eac
 of a shared machine hits both.
 """
 
+import importlib.util
 import json
+import sys
 import time
 from pathlib import Path
 
-import lampe
+import numpy as np
 import torch
+from lampe.diagnostics import expected_coverage_ni
 
 import prudent
 from prudent.coverage import alpha, penalty
@@ -17,6 +20,7 @@ from prudent.datasets import Pairs
 from prudent.diagnostics import expected_coverage, measure
 
 REPEATS = 3
+ROOT = Path(__file__).parents[1]
 
 
 def fastest(*functions):
@@ -45,18 +49,6 @@ def overhead_of_the_penalty(problem, pairs):
     }
 
 
-class LampeGrid(torch.nn.Module):
-    """Our network behind the call that lampe expects."""
-
-    def __init__(self, estimator):
-        super().__init__()
-        self.estimator = estimator
-
-    def forward(self, theta, x):
-        posterior = self.estimator(x.reshape(-1, x.shape[-1]))
-        return posterior.log_prob(theta.reshape(-1, theta.shape[-1])).reshape(x.shape[:-1])
-
-
 def coverage_on_a_grid(problem, pairs):
     """Pairs per second of `diagnose` over lampe's 90 x 90 grid, on the same network and pairs."""
     estimator = prudent.fit(
@@ -69,15 +61,13 @@ def coverage_on_a_grid(problem, pairs):
     def ours():
         curves["ours"] = expected_coverage(measure(estimator, test, progress=False).alpha).curve
 
+    def log_prob(theta, x):
+        return estimator(x[None]).log_prob(theta.reshape(-1, 1, 2)).reshape(theta.shape[:-1])
+
     def theirs():
-        batches = [(test.theta, test.x)]
-        with torch.no_grad():
-            levels, coverage = lampe.diagnostics.expected_coverage_ni(
-                LampeGrid(estimator), batches, domain, bins=90
-            )
-        wanted = torch.tensor([round(0.05 * i, 2) for i in range(1, 20)])
-        index = (levels[None] <= wanted[:, None] + 1e-6).sum(1) - 1
-        curves["lampe"] = coverage[index].float()
+        batches = zip(test.theta, test.x, strict=True)
+        ranks, _ = expected_coverage_ni(log_prob, batches, domain, bins=90)
+        curves["lampe"] = expected_coverage(1 - ranks[1:-1]).curve
 
     fast, slow = fastest(ours, theirs)
     difference = float((curves["ours"] - curves["lampe"]).abs().max())
@@ -104,13 +94,61 @@ def cost_of_the_direct_computation():
     return {"direct over sort, time of a penalty": direct / by_sort}
 
 
+# How many simulations each side makes: enough for a tenth of a second or more.
+SIMULATIONS = {
+    "slcp": (131_072, 2_000),
+    "weinberg": (65_536, 300),
+    "mg1": (65_536, 500),
+    "two_moons": (131_072, 5_000),
+    "lotka_volterra": (8_000, 100),
+    "spatial_sir": (2_048, 60),
+}
+
+
+def simulators_against_plain_loops():
+    """Simulations per second over the per-event transcription that the tests compare with."""
+    sys.path.insert(0, str(ROOT / "tests" / "problems"))
+    results = {}
+    for name, (many, few) in SIMULATIONS.items():
+        problem = prudent.problems.get(name)
+        plain = importlib.import_module(f"references.{name}").simulate_one
+        theta = problem.draw(few, 0)[0].numpy()
+
+        def batched(problem=problem, many=many):
+            problem.draw(many, 0)
+
+        def loop(theta=theta, plain=plain):
+            rng = np.random.default_rng(0)
+            for row in theta:
+                plain(row, rng)
+
+        fast, slow = fastest(batched, loop)
+        results[f"plain over prudent, time of a simulation ({name})"] = slow / few * many / fast
+    return results
+
+
+def gravitational_waves_against_pycbc():
+    """Simulations per second over PyCBC with IMRPhenomPv2, where it is installed."""
+    if importlib.util.find_spec("pycbc") is None:
+        return {}
+    ours = prudent.problems.get("gravitational_waves")
+    theirs = prudent.problems.get("gravitational_waves_pycbc")
+    theirs.draw(1, 0)
+    fast, slow = fastest(lambda: ours.draw(64, 0), lambda: theirs.draw(8, 0))
+    return {"pycbc over prudent, time of a simulation (gravitational waves)": slow / 8 * 64 / fast}
+
+
 def main():
+    # One thread for everybody: plain loops have no more, and two on a shared machine are noise.
+    torch.set_num_threads(1)
     problem = prudent.problems.get("slcp")
     pairs = Pairs(*problem.draw(1024, 0, "budget"))
     results = {
         **overhead_of_the_penalty(problem, pairs),
         **coverage_on_a_grid(problem, pairs),
         **cost_of_the_direct_computation(),
+        **simulators_against_plain_loops(),
+        **gravitational_waves_against_pycbc(),
     }
     width = max(map(len, results))
     for name, value in results.items():

@@ -52,7 +52,9 @@ def to_bytes(estimator: NeuralEstimator) -> bytes:
         "prior": to_spec(estimator.prior),
         "info": estimator.info,
     }
-    metadata = {"prudent": canonical_json(settings).decode(), "sha256": _digest(settings, state)}
+    # One entry: safetensors writes several in random order, and a file must repeat bit for bit.
+    header = {"settings": settings, "sha256": _digest(settings, state)}
+    metadata = {"prudent": canonical_json(header).decode()}
     data: bytes = safetensors.torch.save(state, metadata)
     return data
 
@@ -108,7 +110,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     except (safetensors.SafetensorError, OSError) as error:
         raise StoreError(f"{path} is not a whole safetensors file: {error}.") from error
     try:
-        settings = json.loads(metadata["prudent"])
+        header = json.loads(metadata["prudent"])
+        settings = header["settings"]
         version = settings["format"]
     except (KeyError, ValueError, TypeError) as error:
         raise StoreError(f"{path} was not written by prudent; its header is missing.") from error
@@ -116,7 +119,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
         raise StoreError(
             f"{path} has format {version}, this version reads format {FORMAT}. Upgrade prudent."
         )
-    if metadata.get("sha256") != _digest(settings, state):
+    if header.get("sha256") != _digest(settings, state):
         raise StoreError(
             f"{path} does not match its checksum (damaged or edited). Restore it or train again."
         )

@@ -57,7 +57,8 @@ def fit(
     Returns:
         The estimator of the best epoch, with ``history`` and ``info``.
 
-    >>>     >>> problem = prudent.problems.get("gaussian")
+    >>> import prudent
+    >>> problem = prudent.problems.get("gaussian")
     >>> theta, x = problem.draw(256, seed=0)
     >>> estimator = fit(theta, x, problem.prior, method="calnre", hidden=[16], epochs=2)
     >>> estimator(x[:5]).log_prob(theta[:5]).shape
