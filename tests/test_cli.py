@@ -1,17 +1,17 @@
 """The command line as its users meet it: exit codes, one-line errors, no torch for help."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
+TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
 
 
 def prudent(*arguments, cwd=None, **environment):
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "prudent", *arguments],
         capture_output=True,
@@ -23,7 +23,7 @@ def prudent(*arguments, cwd=None, **environment):
     )
 
 
-COMMANDS = ["demo", "problems", "train", "diagnose", "report"]
+COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "report"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], *[[name, "--help"] for name in COMMANDS]])
@@ -65,6 +65,9 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["train", "slcp", "--target", "safe", *TINY, "-o", "run"], "unknown target `safe`"),
         (["train", "slcp"], "--output"),
         (["train", "slcp", "--epoch", "3", "-o", "run"], "--epochs"),
+        (["simulate", "slpc", "-o", "x.zarr"], "Did you mean `slcp`?"),
+        (["simulate", "slcp", "-n", "0", "-o", "x.zarr"], "`num_simulations`"),
+        (["train", "no_module:problem", *TINY, "-o", "run"], "cannot import `no_module`"),
         (["trian"], "Did you mean 'train'?"),
         (["diagnose", "nowhere"], "does not exist"),
         (["diagnose", ".", "--num-test", "0"], "`num_test` is 0"),
@@ -94,7 +97,7 @@ def test_train_diagnose_report(tmp_path):
     """The three commands in a row, from a directory with a space, without a terminal."""
     place = tmp_path / "a place"
     place.mkdir()
-    trained = prudent("train", "gaussian", "--method", "nre", *TINY, "-o", "run", cwd=place)
+    trained = prudent(*TRAIN, cwd=place)
     assert trained.returncode == 0, trained.stderr
     assert "Results: run" in trained.stdout
     assert "worst shortfall" in trained.stdout
@@ -113,7 +116,38 @@ def test_train_diagnose_report(tmp_path):
     assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 64
     reported = prudent("report", "run", "-o", "page.html", cwd=place)
     assert reported.stdout == "Report: page.html (1 finished run)\n"
-    assert sorted(path.name for path in place.iterdir()) == [".work", "page.html", "run"]
+    assert sorted(path.name for path in place.iterdir()) == ["page.html", "run"]
+
+
+def test_simulate_and_continue(tmp_path):
+    command = ["simulate", "gaussian", "-n", "300", "--chunk-size", "100", "-o", "sims.zarr"]
+    first = prudent(*command, cwd=tmp_path)
+    assert first.stdout == "Simulations: sims.zarr (300 of gaussian)\n", first.stderr
+    (tmp_path / "sims.zarr" / "done" / "1.json").unlink()
+    again = prudent(*command, "--workers", "2", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["num_simulations"] == 300
+    other = prudent(*command, "--seed", "1", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "seed 0, not 1" in other.stderr.splitlines()[-1]
+
+
+def test_a_problem_of_ones_own_is_imported_only_when_named(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom prudent import problems\n"
+        "prior = problems.box([0.0], [1.0])\n"
+        "problem = problems.custom(lambda t: t + torch.randn(len(t), 1), prior)\n"
+    )
+    command = ["train", "mine:problem", "--method", "nre", *TINY, "-o", "run"]
+    trained = prudent(*command, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "importing mine:problem" in trained.stderr
+    refused = prudent("diagnose", "run", "--num-test", "32", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "results never import code" in refused.stderr
+    allowed = prudent(
+        "diagnose", "run", "--num-test", "32", "--problem", "mine:problem", cwd=tmp_path
+    )
+    assert allowed.returncode == 0, allowed.stderr
 
 
 def test_problems_as_json():
@@ -140,3 +174,23 @@ def test_plain_ascii_terminals_work(tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "+/-" in result.stdout
+
+
+def test_a_terminal_sees_the_loss_terms(tmp_path):
+    pty = pytest.importorskip("pty", reason="needs a terminal of Unix")
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "prudent", *TRAIN], cwd=tmp_path, stderr=slave, stdout=slave
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:  # the other end was closed
+        pass
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert b"training: 100%" in seen
+    assert b"bce=" in seen
+    assert b"diagnosing: 100%" in seen

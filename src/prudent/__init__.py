@@ -9,6 +9,7 @@ from prudent.version import __version__
 
 if TYPE_CHECKING:
     from prudent import coverage as coverage
+    from prudent import datasets as datasets
     from prudent import diagnostics as diagnostics
     from prudent import errors as errors
     from prudent import estimators as estimators
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "coverage",
+    "datasets",
     "diagnose",
     "diagnostics",
     "errors",
@@ -31,7 +33,7 @@ __all__ = [
     "training",
 ]
 
-_PACKAGES = ("coverage", "diagnostics", "errors", "estimators", "problems", "training")
+_PACKAGES = ("coverage", "datasets", "diagnostics", "errors", "estimators", "problems", "training")
 _FUNCTIONS = {
     "diagnose": "diagnostics.diagnosis",
     "fit": "training.fitting",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -37,8 +38,10 @@ class Progress:
         if callable(report):
             hidden = True
         self.logs = report is None and not sys.stderr.isatty()
+        # Some terminals do not tell their size; tqdm alone would then show nothing.
+        columns, lines = shutil.get_terminal_size()
         self.bar = tqdm(
-            total=total, desc=title, unit=unit, disable=hidden, dynamic_ncols=True, leave=True
+            total=total, desc=title, unit=unit, disable=hidden, ncols=columns, nrows=lines
         )
 
     def __enter__(self) -> Self:

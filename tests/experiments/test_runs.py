@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
 
 def test_a_run_leaves_all_its_files_and_no_others(finished):
     assert {path.name for path in finished.path.iterdir()} == FILES
-    assert not any((finished.path.parent / ".work").iterdir())
+    assert not (finished.path.parent / ".work").exists()
     assert finished.config == TINY
     assert finished.metrics["num_pairs"] == 64
     assert len(finished.coverage["levels"]) == 19
@@ -110,7 +110,7 @@ def test_loading(finished, tmp_path):
 
 def test_a_stored_estimator_can_be_diagnosed_again(finished):
     result = diagnose_run(finished.path, 64, seed=0, progress=False)
-    assert result.metrics() == finished.metrics
+    assert result.metrics() == {k: finished.metrics[k] for k in result.metrics()}
     assert diagnose_run(finished.path, 64, seed=5, progress=False).auc != result.auc
 
 

@@ -240,3 +240,59 @@ def test_the_penalty_alone_widens_what_is_too_narrow(weight, conservative):
     else:
         assert width < 0.5 * exact
         assert result.worst_shortfall > 0.3
+
+
+class TestInvalidSimulations:
+    """Failed simulations are excluded, counted, and do not bias a ratio."""
+
+    @staticmethod
+    def two_sided(number, seed=0):
+        """x says nothing but whether it is there: P(valid) is 0.9 for theta > 0, else 0.1."""
+        generator = torch.Generator().manual_seed(seed)
+        theta = 2 * torch.rand(number, 1, generator=generator) - 1
+        valid = torch.rand(number, generator=generator) < torch.where(theta[:, 0] > 0, 0.9, 0.1)
+        x = torch.randn(number, 1, generator=generator)
+        x[~valid] = torch.nan
+        return theta, x, prudent.problems.box([-1.0], [1.0])
+
+    @staticmethod
+    def share_above_zero(estimator):
+        """The posterior of two points, one on each side of the step, averaged over x."""
+        x = torch.randn(500, 1, generator=torch.Generator().manual_seed(1))
+        points = torch.tensor([0.5, -0.5])[:, None, None].expand(2, 500, 1)
+        with torch.no_grad():
+            return float(estimator(x).log_prob(points).softmax(0)[0].mean())
+
+    @pytest.mark.parametrize("method", ["nre", "npe"])
+    def test_the_posterior_given_success_is_right(self, method):
+        theta, x, prior = self.two_sided(4000)
+        options = {"method": method, "hidden": [64, 64], "epochs": 40, "progress": False}
+        with pytest.warns(UserWarning, match=r"excluded 2,0\d\d of 4,000 simulations"):
+            estimator = fit(theta, x, prior, invalid="exclude", **options)
+        assert estimator.info["num_simulations"] == 4000
+        assert estimator.info["num_invalid"] == int(x.isnan().sum())
+        assert abs(self.share_above_zero(estimator) - 0.9) < 0.03
+
+    def test_filtering_before_fitting_is_what_biases(self):
+        """Negative control: with the failed theta thrown away, the ratio says 0.5."""
+        theta, x, prior = self.two_sided(4000)
+        valid = x.isfinite().flatten()
+        estimator = fit(
+            theta[valid],
+            x[valid],
+            prior,
+            method="nre",
+            hidden=[32, 32],
+            epochs=15,
+            progress=False,
+        )
+        assert self.share_above_zero(estimator) < 0.6
+
+    def test_all_invalid_and_unknown_words(self):
+        theta, x, prior = self.two_sided(100)
+        with pytest.raises(DataError, match="all 100 simulations"):
+            fit(theta, x * torch.nan, prior, invalid="exclude")
+        with pytest.raises(InputError, match="Did you mean `exclude`"):
+            fit(theta, x, prior, invalid="exclud")
+        with pytest.raises(DataError, match="rows of `x` are not finite"):
+            fit(theta, x, prior)

@@ -17,6 +17,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from prudent.errors import StoreError
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
@@ -25,10 +27,21 @@ from prudent.experiments.store import Run
 from prudent.progress import Progress, Reporter
 from prudent.training import methods
 
-__all__ = ["run_all"]
+__all__ = ["local", "run_all"]
 
 POLL_SECONDS = 0.2
 PR_SET_PDEATHSIG = 1
+
+
+def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
+    """Worker processes of one thread each, which end with this one.
+
+    Args:
+        workers: How many.
+        rows: A queue on which workers report progress, if somebody reads it.
+    """
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, context, _start_worker, (rows, os.getpid()))
 
 
 def run_all(
@@ -52,14 +65,11 @@ def run_all(
 def _run_in_processes(
     configs: Sequence[RunConfig], root: Path, workers: int, progress: Reporter
 ) -> None:
-    context = multiprocessing.get_context("spawn")
-    rows: Any = context.SimpleQueue()
+    rows: Any = multiprocessing.get_context("spawn").SimpleQueue()
     total = sum(config.training.epochs for config in configs)
     with (
         Progress(f"{len(configs)} runs", total, progress, unit="epoch") as bar,
-        ProcessPoolExecutor(
-            min(workers, len(configs)), context, _start_worker, (rows, os.getpid())
-        ) as pool,
+        local(min(workers, len(configs)), rows) as pool,
     ):
         pending: set[Future[None]] = {pool.submit(_work, config, root) for config in configs}
         try:
@@ -89,6 +99,7 @@ def _start_worker(rows: Any, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+    torch.set_num_threads(1)
 
 
 def _work(config: RunConfig, root: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from prudent import problems
+from prudent.datasets.joint import exclude_invalid
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
@@ -52,13 +53,14 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
             problem.prior,
             method=config.method,
             seed=config.seed,
+            invalid="exclude",
             progress=progress,
             **dataclasses.asdict(config.training),
         )
         seconds["train"] = time.perf_counter() - start
         start = time.perf_counter()
-        test = problem.draw(config.num_test, config.seed, "test")
-        result = diagnose(estimator, *test, seed=config.seed, progress=progress)
+        test, _ = exclude_invalid(*problem.draw(config.num_test, config.seed, "test"))
+        result = diagnose(estimator, test.theta, test.x, seed=config.seed, progress=progress)
         seconds["diagnose"] = time.perf_counter() - start
     # Times change from run to run, so they live apart from what must not.
     rows = [{k: v for k, v in row.items() if k != "seconds"} for row in estimator.history]
@@ -77,7 +79,8 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         "model.safetensors": to_bytes(estimator),
         "timing.json": to_json(timing),
     }
-    store.publish(path, files, result.metrics())
+    excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
+    store.publish(path, files, {**result.metrics(), **excluded})
     return store.read(path)
 
 
@@ -108,8 +111,8 @@ def diagnose_run(
     simulator = problems.get(name)
     estimator = load(path / "model.safetensors")
     with _threads(stored.config.threads):
-        test = simulator.draw(num_test, seed, "test")
-        return diagnose(estimator, *test, seed=seed, progress=progress)
+        test, _ = exclude_invalid(*simulator.draw(num_test, seed, "test"))
+        return diagnose(estimator, test.theta, test.x, seed=seed, progress=progress)
 
 
 def _curve(result: Diagnosis) -> dict[str, list[float]]:

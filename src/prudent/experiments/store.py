@@ -6,6 +6,7 @@ checksums of the others, and then the directory takes its name in one step.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -69,6 +70,8 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         write_atomic(work / "metrics.json", to_json({**metrics, "files": listing}))
         os.rename(work, path)
         sync_directory(path.parent)
+        with contextlib.suppress(OSError):  # others may be at work beside this run
+            work.parent.rmdir()
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
 

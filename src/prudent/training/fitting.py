@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from prudent.contracts import Objective, Prior
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
-from prudent.errors import DataError, InputError
+from prudent.datasets.joint import exclude_invalid
+from prudent.errors import DataError, InputError, unknown_name
 from prudent.estimators import FlowEstimator, NeuralEstimator, RatioEstimator
 from prudent.estimators.priors import check_prior, log_prior
 from prudent.progress import Reporter
@@ -20,7 +21,14 @@ from prudent.randomness import seeded
 from prudent.training import methods
 from prudent.training.loop import train
 from prudent.training.methods import Method
-from prudent.training.objectives import WeightedSum, balance, bce, nll, weighted_sum
+from prudent.training.objectives import (
+    WeightedSum,
+    balance,
+    bce,
+    nll,
+    weighted_sum,
+    with_marginal,
+)
 from prudent.training.options import Options
 from prudent.version import __version__
 
@@ -36,6 +44,7 @@ def fit(
     *,
     method: str = "calnpe",
     seed: int = 0,
+    invalid: str = "refuse",
     embedding: nn.Module | None = None,
     hidden: Sequence[int] | None = None,
     progress: Reporter = None,
@@ -49,6 +58,9 @@ def fit(
         prior: The torch distribution that theta was drawn from, with event_shape (D,).
         method: One of ``nre bnre calnre npe bnpe calnpe``.
         seed: The same seed gives the same weights, on one machine and one number of threads.
+        invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
+            ``exclude`` those, which warns with their number. They count in the budget, and the
+            ratio methods still see their theta, without which their posterior would be biased.
         embedding: A network from (N, ...) to (N, F) for structured observations.
         hidden: Widths of the hidden layers of the ratio network or of the flow's conditioners.
         progress: None for a bar on terminals, True, False, or a function of each history row.
@@ -68,9 +80,14 @@ def fit(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"`seed` is {seed!r}; expected a whole number.")
     dim = check_prior(prior)
-    pairs = Pairs.of(theta, x)
+    if invalid not in ("refuse", "exclude"):
+        raise unknown_name("value of `invalid`", invalid, ("refuse", "exclude"))
+    if invalid == "exclude":
+        pairs, pool = exclude_invalid(theta, x)
+    else:
+        pairs, pool = Pairs.of(theta, x), None
     _check_theta(pairs, prior, dim)
-    objective = make_objective(chosen, prior, settings)
+    objective = make_objective(chosen, prior, settings, pool)
     training, validation = pairs.split(settings.validation_fraction, seed)
     with seeded(seed, "initialisation"):
         estimator = ESTIMATORS[chosen.family](prior, dim, pairs.x.shape[1:], embedding, hidden)
@@ -78,7 +95,8 @@ def fit(
     estimator.info = {
         "method": method,
         "seed": seed,
-        "num_simulations": len(pairs),
+        "num_simulations": len(pairs) if pool is None else len(pool),
+        "num_invalid": 0 if pool is None else len(pool) - len(pairs),
         "options": dataclasses.asdict(settings),
         "threads": torch.get_num_threads(),
         "version": __version__,
@@ -95,8 +113,17 @@ def fit(
     return estimator
 
 
-def make_objective(method: Method, prior: Prior, options: Options) -> WeightedSum:
-    """The objective of a row of the table of methods."""
+def make_objective(
+    method: Method, prior: Prior, options: Options, pool: Tensor | None = None
+) -> WeightedSum:
+    """The objective of a row of the table of methods.
+
+    Args:
+        method: The row.
+        prior: The proposal of the coverage penalty.
+        options: Settings of the coverage penalty.
+        pool: The theta of all simulations, where some were excluded.
+    """
     coverage = CoveragePenalty(
         prior,
         options.num_samples,
@@ -107,8 +134,8 @@ def make_objective(method: Method, prior: Prior, options: Options) -> WeightedSu
     )
     terms: dict[str, Objective] = {
         "nll": nll,
-        "bce": bce,  # type: ignore[dict-item]
-        "balance": balance,  # type: ignore[dict-item]
+        "bce": bce if pool is None else with_marginal(bce, pool),  # type: ignore[dict-item]
+        "balance": balance if pool is None else with_marginal(balance, pool),  # type: ignore[dict-item]
         "coverage": coverage,
     }
     weights = method.weights(options.weight)

@@ -2,9 +2,15 @@ r"""Losses: functions of (posterior, theta), like penalties, to be added up.
 
 Marginal pairs for the classifier come from the batch itself: each observation meets the theta of
 its neighbour. A batch is in random order, so these pairs are independent, and none is joint.
+
+Where simulations failed and were left out, the theta of a batch follow the prior given success,
+and a ratio to that times the prior is not the posterior. The marginal theta must then come from
+all simulations, failed ones included: :class:`with_marginal`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,7 +18,7 @@ from torch.nn.functional import softplus
 
 from prudent.contracts import Objective, Posterior, RatioPosterior
 
-__all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum"]
+__all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum", "with_marginal"]
 
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
@@ -20,29 +26,52 @@ def nll(posterior: Posterior, theta: Tensor) -> Tensor:
     return -posterior.log_prob(theta).mean()
 
 
-def bce(posterior: RatioPosterior, theta: Tensor) -> Tensor:
+def bce(posterior: RatioPosterior, theta: Tensor, marginal: Tensor | None = None) -> Tensor:
     r"""Binary cross-entropy of joint against marginal pairs; both means have weight one.
 
     With log ratio :math:`\ell`: mean of :math:`\log(1 + e^{-\ell})` over joint and of
-    :math:`\log(1 + e^{\ell})` over marginal pairs.
+    :math:`\log(1 + e^{\ell})` over marginal pairs. ``marginal`` (N, D) replaces the theta of the
+    neighbours.
     """
-    joint, marginal = _joint_and_marginal(posterior, theta)
-    return softplus(-joint).mean() + softplus(marginal).mean()
+    joint, apart = _log_ratios(posterior, theta, marginal)
+    return softplus(-joint).mean() + softplus(apart).mean()
 
 
-def balance(posterior: RatioPosterior, theta: Tensor) -> Tensor:
+def balance(posterior: RatioPosterior, theta: Tensor, marginal: Tensor | None = None) -> Tensor:
     r"""The balancing condition of Delaunoy et al. (2022), squared.
 
     The classifier :math:`d = \sigma(\ell)` should satisfy
     :math:`E_\text{joint}[d] + E_\text{marginal}[d] = 1`.
     """
-    joint, marginal = _joint_and_marginal(posterior, theta)
-    return (joint.sigmoid().mean() + marginal.sigmoid().mean() - 1).square()
+    joint, apart = _log_ratios(posterior, theta, marginal)
+    return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
 
 
-def _joint_and_marginal(posterior: RatioPosterior, theta: Tensor) -> tuple[Tensor, Tensor]:
-    joint, marginal = posterior.log_ratio(torch.stack((theta, theta.roll(1, dims=0))))
-    return joint, marginal
+def _log_ratios(
+    posterior: RatioPosterior, theta: Tensor, marginal: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Log ratios of joint and of marginal pairs, in one evaluation."""
+    other = theta.roll(1, dims=0) if marginal is None else marginal
+    joint, apart = posterior.log_ratio(torch.stack((theta, other)))
+    return joint, apart
+
+
+class with_marginal:  # noqa: N801
+    """A term whose marginal theta are drawn from a pool instead of the batch.
+
+    Args:
+        term: ``bce`` or ``balance``.
+        pool: The theta of all simulations, failed ones included, (M, D).
+    """
+
+    def __init__(self, term: Callable[..., Tensor], pool: Tensor) -> None:
+        self.term, self.pool = term, pool
+        self.__name__ = term.__name__
+
+    def __call__(self, posterior: Posterior, theta: Tensor) -> Tensor:
+        """The value of the term."""
+        chosen = torch.randint(len(self.pool), (len(theta),))
+        return self.term(posterior, theta, self.pool[chosen].to(theta))
 
 
 class WeightedSum:
