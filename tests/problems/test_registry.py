@@ -99,3 +99,22 @@ def test_the_prior_predictive_of_the_gaussian():
     # Variance 1 + 0.25, standard error of a variance about 0.0125.
     assert (x.var(0) - 1.25).abs().max() < 0.06
     assert ((x - theta).var(0) - 0.25).abs().max() < 0.012
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["nre", "npe"])
+def test_every_problem_trains_with_its_networks(problem, family):
+    """One epoch on a few simulations, twice: finite, of the right shape, the same bits."""
+    from prudent.training import fit
+
+    theta, x = problem.draw(40, seed=0)
+    networks = problem.networks.get(family, {})
+    options = {"method": f"cal{family}", "epochs": 1, "batch_size": 16, "num_samples": 2}
+    values = []
+    for _ in range(2):
+        estimator = fit(theta, x, problem.prior, progress=False, **networks, **options)
+        with torch.no_grad():
+            values.append(estimator(x[:4]).log_prob(theta[:4]))
+    assert values[0].shape == (4,)
+    assert values[0].isfinite().all()
+    assert torch.equal(*values)

@@ -1,5 +1,19 @@
-"""Simulations as training and test data."""
+"""Simulations as training and test data: in memory, on disk, streamed."""
 
-from prudent.datasets.joint import Pairs
+from __future__ import annotations
 
-__all__ = ["Pairs"]
+from typing import TYPE_CHECKING
+
+from prudent.lazy import attach
+
+if TYPE_CHECKING:
+    from prudent.datasets.joint import Pairs as Pairs
+    from prudent.datasets.readers import read as read
+    from prudent.datasets.store import Store as Store
+    from prudent.datasets.streaming import Stream as Stream
+
+__all__ = ["Pairs", "Store", "Stream", "read"]
+
+__getattr__, __dir__ = attach(
+    __name__, {"Pairs": "joint", "Store": "store", "Stream": "streaming", "read": "readers"}
+)

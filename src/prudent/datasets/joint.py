@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from prudent.errors import DataError, InputError
 from prudent.randomness import generator
 
-__all__ = ["Pairs"]
+__all__ = ["Pairs", "exclude_invalid"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,33 @@ class Pairs:
         index = torch.randperm(len(self), generator=order)
         for start in range(0, len(self) - batch_size + 1, batch_size):
             yield self[index[start : start + batch_size]]
+
+
+def exclude_invalid(theta: Any, x: Any) -> tuple[Pairs, Tensor | None]:
+    """The pairs whose ``x`` is finite, and the theta of all if some were left out.
+
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     pairs, everything = exclude_invalid([[0.0], [1.0], [2.0]], [[0.5], [1.5], [np.nan]])
+    >>> len(pairs), len(everything)
+    (2, 3)
+    """
+    theta, x = _tensor("theta", theta), _tensor("x", x)
+    if theta.ndim != 2 or x.ndim < 2 or len(theta) != len(x):
+        return Pairs.of(theta, x), None  # which says what is wrong
+    valid = x.isfinite().flatten(1).all(dim=1)
+    number = int((~valid).sum())
+    if number == 0:
+        return Pairs.of(theta, x), None
+    if number == len(x):
+        raise DataError(f"all {number:,} simulations hold NaN or infinity; nothing is left.")
+    _refuse_non_finite("theta", theta)
+    num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
+    warnings.warn(
+        f"excluded {number:,} of {len(x):,} simulations ({num_nan:,} NaN, "
+        f"{number - num_nan:,} infinite); they count in the budget.",
+        stacklevel=3,
+    )
+    return Pairs.of(theta[valid], x[valid]), theta
 
 
 def _tensor(name: str, value: Any) -> Tensor:

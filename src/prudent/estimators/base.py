@@ -24,7 +24,8 @@ class NeuralEstimator(nn.Module):
         prior: The distribution of theta in the simulations.
         dim: The number of parameters.
         x_shape: The shape of one observation.
-        embedding: A network from ``(N, *x_shape)`` to (N, F), or None for the default of the kind.
+        embedding: A network from ``(N, *x_shape)`` to (N, F), the specification of one of ours, or
+            None for the default of the kind.
         hidden: Widths of the hidden layers of the head, or None for the default of the kind.
 
     Attributes:
@@ -41,7 +42,7 @@ class NeuralEstimator(nn.Module):
         prior: Prior,
         dim: int,
         x_shape: Sequence[int],
-        embedding: nn.Module | None = None,
+        embedding: nn.Module | dict[str, Any] | None = None,
         hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
@@ -55,7 +56,8 @@ class NeuralEstimator(nn.Module):
         # Components of a vector differ in kind; the pixels of an image do not.
         vector = len(self.x_shape) == 1
         self.x_scale = Standardize(self.x_shape if vector else (), squash=True)
-        self.embedding = build(self.default_embedding()) if embedding is None else embedding
+        chosen = self.default_embedding() if embedding is None else embedding
+        self.embedding = build(chosen) if isinstance(chosen, dict) else chosen
         self.head = self.make_head(self._num_features())
 
     def default_embedding(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.files import to_json
 from prudent.progress import Reporter
+from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
@@ -47,6 +48,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         theta, x = problem.draw(config.budget, config.seed, "budget")
         seconds["simulate"] = time.perf_counter() - start
         start = time.perf_counter()
+        networks = problem.networks.get(methods.get(config.method).family, {})
         estimator = fit(
             theta,
             x,
@@ -54,6 +56,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
             method=config.method,
             seed=config.seed,
             invalid="exclude",
+            **networks,
             progress=progress,
             **dataclasses.asdict(config.training),
         )

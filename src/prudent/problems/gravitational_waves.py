@@ -30,7 +30,7 @@ nor taper at the start of the signal, and in the scale: noise of standard deviat
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -217,6 +217,12 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     return x
 
 
+NETWORKS: dict[str, dict[str, Any]] = {
+    "nre": {"embedding": {"kind": "dilated_cnn"}, "hidden": [128] * 3},
+    "npe": {"embedding": {"kind": "dilated_cnn"}},
+}
+
+
 def problem() -> Problem:
     """The gravitational-wave benchmark, with a closed-form waveform."""
     return Problem(
@@ -226,4 +232,5 @@ def problem() -> Problem:
         x_shape=(2, NUM_SAMPLES),
         parameter_names=("mass_1", "mass_2"),
         units=("solar masses", "solar masses"),
+        networks=NETWORKS,
     )

@@ -34,6 +34,7 @@ from prudent.problems.gravitational_waves import (
     LOWEST_FREQUENCY,
     MASS_RANGE,
     MERGER_TIME,
+    NETWORKS,
     NUM_NUISANCES,
     NUM_SAMPLES,
     SAMPLE_RATE,
@@ -155,4 +156,5 @@ def problem() -> Problem:
         x_shape=(2, NUM_SAMPLES),
         parameter_names=("mass_1", "mass_2"),
         units=("solar masses", "solar masses"),
+        networks=NETWORKS,
     )

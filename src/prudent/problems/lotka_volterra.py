@@ -116,4 +116,5 @@ def problem() -> Problem:
         simulator=simulate,
         x_shape=(NUM_EVENTS, 2),
         parameter_names=("ln predator birth", "ln predator death"),
+        networks={"nre": {"embedding": {"kind": "series_cnn", "scale": 1.0}, "hidden": [128] * 3}},
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ class Problem:
         x_shape: The shape of one observation.
         parameter_names: D names for plots.
         units: D units for plots, empty where a parameter has none.
+        networks: By family, ``nre`` or ``npe``: the paper's ``embedding``, as a specification that
+            :func:`prudent.estimators.networks.build` takes, and ``hidden`` widths. A family that
+            is missing has the defaults. Observations are standardised before they are embedded.
         log_posterior: Where it is known, the exact normalised log-density of ``theta``
             (..., N, D) given ``x`` ``(N, *x_shape)``, as (..., N).
     """
@@ -46,6 +50,7 @@ class Problem:
     x_shape: tuple[int, ...]
     parameter_names: tuple[str, ...]
     units: tuple[str, ...] = ()
+    networks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     log_posterior: Callable[[Tensor, Tensor], Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -196,4 +196,5 @@ def problem() -> Problem:
         simulator=simulate,
         x_shape=(3, SIDE, SIDE),
         parameter_names=("infection", "recovery"),
+        networks={"nre": {"embedding": {"kind": "resnet18"}, "hidden": [256] * 3}},
     )

@@ -45,7 +45,7 @@ def fit(
     method: str = "calnpe",
     seed: int = 0,
     invalid: str = "refuse",
-    embedding: nn.Module | None = None,
+    embedding: nn.Module | dict[str, Any] | None = None,
     hidden: Sequence[int] | None = None,
     progress: Reporter = None,
     **options: Any,
@@ -61,7 +61,8 @@ def fit(
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
             ``exclude`` those, which warns with their number. They count in the budget, and the
             ratio methods still see their theta, without which their posterior would be biased.
-        embedding: A network from (N, ...) to (N, F) for structured observations.
+        embedding: A network from (N, ...) to (N, F) for structured observations, or the
+            specification of one of ours, such as ``{"kind": "resnet18"}``.
         hidden: Widths of the hidden layers of the ratio network or of the flow's conditioners.
         progress: None for a bar on terminals, True, False, or a function of each history row.
         **options: See :class:`prudent.training.Options`.
