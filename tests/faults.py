@@ -37,7 +37,7 @@ def in_child(action: Callable[[], None], log: Path | None = None) -> int:
         return pid
     try:
         action()
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         if log is not None:
             log.write_text(f"{type(error).__name__}: {error}")
         else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,21 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         os.replace(temporary, target)
         sync_directory(target.parent)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(
-            f"could not write {path}: {reason}. Check the directory and the free space, "
-            "then run the same command again."
-        ) from error
+        raise StoreError(_reason(path, target.parent, len(data), error)) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _reason(path: object, directory: Path, needed: int, error: OSError) -> str:
+    """What came, and what to do: the space for a full disk, the directory for the rest."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(directory).free
+        return (
+            f"could not write {path}: {error.strerror}; needed {needed:,} bytes, {free:,} are "
+            "free. Finished work is safe; free some space and run the same command again."
+        )
+    return f"could not write {path}: {error.strerror or error}. Check the directory."
 
 
 def sync_directory(directory: Path) -> None:

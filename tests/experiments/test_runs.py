@@ -177,7 +177,9 @@ class TestWriteAtomic:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(StoreError, match="No space left"):
+        with pytest.raises(
+            StoreError, match=r"No space left on device; needed 3 bytes, [\d,]+ are free"
+        ):
             write_atomic(path, b"new")
         assert path.read_bytes() == b"old"
         assert os.listdir(tmp_path) == ["file"]

@@ -63,7 +63,7 @@ def simulate_chunk(
     try:
         x, dtype = _call(problem, theta, seed, *labels)
         reason = torch.zeros(num_rows, dtype=torch.uint8)
-    except Exception as first:  # noqa: BLE001
+    except Exception as first:
         x, reason, dtype, error = _rows(problem, theta, seed, *labels)
         error = error or _one_line(first)
     bad = [x.isnan().flatten(1).any(dim=1), x.isinf().flatten(1).any(dim=1)]
@@ -138,7 +138,7 @@ def _rows(
         try:
             value, dtype = _call(problem, theta[row : row + 1], seed, *labels, row)
             x[row] = value[0]
-        except Exception as failure:  # noqa: BLE001
+        except Exception as failure:
             reason[row] = MALFORMED if isinstance(failure, _Malformed) else RAISED
             error = error or _one_line(failure)
     return x, reason, dtype, error

@@ -106,7 +106,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tenso
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            state = {key: file.get_tensor(key) for key in file.keys()}
     except (safetensors.SafetensorError, OSError) as error:
         raise StoreError(f"{path} is not a whole safetensors file: {error}.") from error
     try:

@@ -92,7 +92,7 @@ _rows: Any = None
 
 
 def _start_worker(rows: Any, parent: int) -> None:
-    global _rows  # noqa: PLW0603
+    global _rows
     _rows = rows
     if sys.platform == "linux":
         # A worker whose parent was killed would go on writing beside the next attempt.

@@ -23,11 +23,11 @@ from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.objectives import (
     WeightedSum,
+    WithMarginal,
     balance,
     bce,
     nll,
     weighted_sum,
-    with_marginal,
 )
 from prudent.training.options import Options
 from prudent.version import __version__
@@ -135,8 +135,8 @@ def make_objective(
     )
     terms: dict[str, Objective] = {
         "nll": nll,
-        "bce": bce if pool is None else with_marginal(bce, pool),  # type: ignore[dict-item]
-        "balance": balance if pool is None else with_marginal(balance, pool),  # type: ignore[dict-item]
+        "bce": bce if pool is None else WithMarginal(bce, pool),  # type: ignore[dict-item]
+        "balance": balance if pool is None else WithMarginal(balance, pool),  # type: ignore[dict-item]
         "coverage": coverage,
     }
     weights = method.weights(options.weight)

@@ -5,7 +5,7 @@ its neighbour. A batch is in random order, so these pairs are independent, and n
 
 Where simulations failed and were left out, the theta of a batch follow the prior given success,
 and a ratio to that times the prior is not the posterior. The marginal theta must then come from
-all simulations, failed ones included: :class:`with_marginal`.
+all simulations, failed ones included: :class:`WithMarginal`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 
 from prudent.contracts import Objective, Posterior, RatioPosterior
 
-__all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum", "with_marginal"]
+__all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum", "WithMarginal"]
 
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _log_ratios(
     return joint, apart
 
 
-class with_marginal:  # noqa: N801
+class WithMarginal:
     """A term whose marginal theta are drawn from a pool instead of the batch.
 
     Args:
