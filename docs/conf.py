@@ -15,10 +15,4 @@ html_theme = "furo"
 html_title = f"prudent {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-myst_enable_extensions = [
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
-    "sphinx-mathjax-offline",
-    "myst_parser",
-]
+myst_enable_extensions = ["dollarmath"]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import prudent
@@ -40,20 +41,36 @@ def test_names_are_found_by_completion():
         _ = prudent.fitt
 
 
-def readme_blocks(language):
-    text = (ROOT / "README.md").read_text()
+def blocks(document, language):
+    text = (ROOT / document).read_text()
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_readme_examples_run_as_written(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(readme_blocks("python")[number], f"README example {number + 1}", "exec"), {})
+    exec(
+        compile(blocks("README.md", "python")[number], f"README example {number + 1}", "exec"), {}
+    )
+
+
+def test_examples_of_the_documentation_run_as_written(tmp_path, monkeypatch):
+    """The commands first, in a directory with a file of somebody else's simulations."""
+    monkeypatch.chdir(tmp_path)
+    theta, x = prudent.problems.get("slcp").draw(10, 0)
+    np.savez("simulations.npz", theta=theta, x=x)
+    for command in blocks("docs/problems.md", "sh"):
+        words = [sys.executable, "-m", *command.split(), "-q"]
+        subprocess.run(words, check=True, capture_output=True)
+    examples = blocks("docs/problems.md", "python")
+    assert len(examples) == 3
+    for number, example in enumerate(examples):
+        exec(compile(example, f"docs/problems.md example {number + 1}", "exec"), {})
 
 
 def test_readme_has_three_python_examples_and_names_the_commands():
     text = (ROOT / "README.md").read_text()
-    assert len(readme_blocks("python")) == 3
+    assert len(blocks("README.md", "python")) == 3
     assert "make demo" in text
     assert "make test" in text
     for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
