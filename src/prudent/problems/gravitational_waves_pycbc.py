@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -30,18 +31,17 @@ import torch
 from torch import Tensor
 
 from prudent.errors import InputError
+from prudent.problems import gravitational_waves
 from prudent.problems.gravitational_waves import (
     LOWEST_FREQUENCY,
-    MASS_RANGE,
     MERGER_TIME,
-    NETWORKS,
     NUM_NUISANCES,
     NUM_SAMPLES,
     SAMPLE_RATE,
     Source,
     source,
 )
-from prudent.problems.problem import Problem, box
+from prudent.problems.problem import Problem
 
 __all__ = ["problem", "signal", "simulate_one"]
 
@@ -149,12 +149,6 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
 
 def problem() -> Problem:
     """The gravitational-wave benchmark as published; simulating needs PyCBC and LALSuite."""
-    return Problem(
-        name="gravitational_waves_pycbc",
-        prior=box([MASS_RANGE[0]] * 2, [MASS_RANGE[1]] * 2),
-        simulator=simulate,
-        x_shape=(2, NUM_SAMPLES),
-        parameter_names=("mass_1", "mass_2"),
-        units=("solar masses", "solar masses"),
-        networks=NETWORKS,
+    return replace(
+        gravitational_waves.problem(), name="gravitational_waves_pycbc", simulator=simulate
     )
