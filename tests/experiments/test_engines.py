@@ -33,13 +33,15 @@ def test_workers_give_the_bytes_of_a_run_in_this_process(tmp_path):
     rows = []
     finished = run_all(CONFIGS, tmp_path / "many", workers=2, progress=rows.append)
     assert [one.config for one in finished] == CONFIGS
-    assert len(rows) == 4
+    assert len([row for row in rows if "validation_loss" in row]) == 4
+    assert any(row.get("stage") == "diagnosing" for row in rows)
+    number = len(rows)
     for one in finished:
         alone = run(one.config, tmp_path / "alone" / one.config.identity, progress=False)
         for name in ("model.safetensors", "coverage.json", "history.jsonl", "config.json"):
             assert (alone.path / name).read_bytes() == (one.path / name).read_bytes()
     assert run_all(CONFIGS, tmp_path / "many", progress=rows.append) == finished
-    assert len(rows) == 4
+    assert len(rows) == number
 
 
 def children(parent):

@@ -76,7 +76,8 @@ def _run_in_processes(
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 while not rows.empty():
-                    bar.advance(rows.get())
+                    row = rows.get()
+                    bar.advance(row, steps=int("validation_loss" in row))
                 for future in done:
                     future.result()
         except BrokenProcessPool as error:
@@ -104,8 +105,8 @@ def _start_worker(rows: Any, parent: int) -> None:
 
 def _work(config: RunConfig, root: Path) -> None:
     def tell(row: dict[str, Any]) -> None:
-        if "validation_loss" in row:
-            _rows.put({"run": str(config), "validation_loss": row["validation_loss"]})
+        shown = {key: row[key] for key in ("validation_loss",) if key in row}
+        _rows.put({"run": str(config), **(shown or {"stage": "diagnosing"})})
 
     run(config, root / config.identity, progress=tell)
 
