@@ -128,15 +128,6 @@ def test_agrees_with_the_plain_loop(theta):
     assert ratio((theta[0] - math.log(2), theta[1])) > 1
 
 
-def test_generator_decides():
-    theta = PROBLEM.draw(50, seed=2)[0]
-    state = torch.get_rng_state()
-    first, same, other = (PROBLEM.simulate(theta, generator(s)) for s in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_blocks_change_nothing(monkeypatch):
     theta = PROBLEM.draw(50, seed=2)[0]
     whole = PROBLEM.simulate(theta, generator(0))

@@ -28,13 +28,6 @@ def test_shape_and_order():
     assert mg1.simulate(theta[:0], generator(0)).shape == (0, 5)
 
 
-def test_generator_decides():
-    theta = PROBLEM.draw(300, seed=2)[0]
-    first, same, other = (PROBLEM.simulate(theta, generator(s)) for s in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 def test_quantiles_interpolate_linearly():
     values = torch.randn(20, 50, generator=generator(3), dtype=torch.float64)
     expected = numpy.percentile(values.numpy(), [0, 25, 50, 75, 100], axis=1).T

@@ -37,6 +37,15 @@ def test_a_seed_gives_the_same_pairs_and_leaves_the_global_generator_alone(probl
         assert not torch.equal(first[part], stream[part])
 
 
+def test_the_generator_decides(problem):
+    theta = problem.draw(20, seed=2)[0]
+    first, same, other = (
+        problem.simulate(theta, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_simulations_of_one_theta_differ(problem):
     theta = problem.prior.sample((1,)).expand(3, -1)
     x = problem.simulate(theta, torch.Generator().manual_seed(0))

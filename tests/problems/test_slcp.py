@@ -31,13 +31,6 @@ def test_shape():
     assert slcp.simulate(theta[:0], generator(0)).shape == (0, 8)
 
 
-def test_generator_decides():
-    theta = PROBLEM.draw(300, seed=2)[0]
-    first, same, other = (PROBLEM.simulate(theta, generator(s)) for s in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize("theta", [(1.5, -0.7), (-0.2, 2.5)])
 def test_moments(theta):
     num = 50_000

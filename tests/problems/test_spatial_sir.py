@@ -8,6 +8,7 @@ from references import spatial_sir as plain
 
 from prudent.problems import spatial_sir
 from prudent.randomness import generator
+from prudent.threads import threads
 
 PROBLEM = spatial_sir.problem()
 SIDE = spatial_sir.SIDE
@@ -197,26 +198,17 @@ def test_lag_is_noticed():
         assert bool(agrees) is lag
 
 
-def test_generator_decides():
-    theta = PROBLEM.draw(50, seed=2)[0]
-    state = torch.get_rng_state()
-    first, same, other = (PROBLEM.simulate(theta, generator(s)) for s in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_threads_are_given_back():
     before = torch.get_num_threads()
-    for threads in (2, 1):
-        torch.set_num_threads(threads)
+    for number in (2, 1):
+        torch.set_num_threads(number)
         simulate_at((0.5, 0.5), 2)
-        assert torch.get_num_threads() == threads
-        with spatial_sir.one_thread():
+        assert torch.get_num_threads() == number
+        with threads(1):
             assert torch.get_num_threads() == 1
-        with pytest.raises(ZeroDivisionError), spatial_sir.one_thread():
+        with pytest.raises(ZeroDivisionError), threads(1):
             raise ZeroDivisionError
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == number
     torch.set_num_threads(before)
 
 

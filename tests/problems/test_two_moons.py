@@ -25,13 +25,6 @@ def test_shape():
     assert two_moons.simulate(theta[:0], generator(0)).shape == (0, 2)
 
 
-def test_generator_decides():
-    theta = PROBLEM.draw(300, seed=2)[0]
-    first, same, other = (PROBLEM.simulate(theta, generator(s)) for s in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 def test_mean():
     x = simulate_at((0.3, -0.8), 200_000).double()
     # The mean of cos a is 2 / pi, that of sin a is 0; 5 standard errors.

@@ -6,8 +6,6 @@ import dataclasses
 import json
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -22,6 +20,7 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.files import to_json
 from prudent.progress import Reporter
+from prudent.threads import threads
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
@@ -42,7 +41,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         return finished
     path.parent.mkdir(parents=True, exist_ok=True)
     seconds = {}
-    with _threads(config.threads):
+    with threads(config.threads):
         start = time.perf_counter()
         problem = problems.get(config.problem)
         theta, x = problem.draw(config.budget, config.seed, "budget")
@@ -113,7 +112,7 @@ def diagnose_run(
         )
     simulator = problems.get(name)
     estimator = load(path / "model.safetensors")
-    with _threads(stored.config.threads):
+    with threads(stored.config.threads):
         test, _ = exclude_invalid(*simulator.draw(num_test, seed, "test"))
         return diagnose(estimator, test.theta, test.x, seed=seed, progress=progress)
 
@@ -124,14 +123,3 @@ def _curve(result: Diagnosis) -> dict[str, list[float]]:
         name: [round(value, 6) for value in getattr(coverage, name).tolist()]
         for name in ("levels", "curve", "lower", "upper")
     }
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """A fixed number of torch threads inside the block: it can change the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

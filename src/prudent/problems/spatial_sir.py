@@ -29,14 +29,12 @@ that lead to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from prudent.problems.problem import Problem, box
+from prudent.threads import threads
 
 __all__ = ["problem"]
 
@@ -159,21 +157,6 @@ def run_block(theta: Tensor, images: Tensor, scratch: Scratch, generator: torch.
     images[:, 2] = hit & (last_age >= limits)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch from sharing each short step among threads.
-
-    Two idle cores would gain less than a factor of two, but when another program uses one of them,
-    every step waits for it: measured, seventy times slower.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     """Observations (N, 3, 50, 50): who is susceptible, infected, recovered after the last step."""
     x = torch.zeros(len(theta), 3, SIDE, SIDE)
@@ -182,7 +165,8 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     cell = torch.randint(SIDE * SIDE, owner.shape, generator=generator)
     x.flatten(2)[owner, 1, cell] = 1.0
     scratch = Scratch(min(BLOCK, len(theta)))
-    with one_thread():
+    # Another program on one of two cores made the short steps seventy times slower, measured.
+    with threads(1):
         for parameters, images in zip(theta.float().split(BLOCK), x.split(BLOCK), strict=True):
             run_block(parameters, images, scratch, generator)
     return x
