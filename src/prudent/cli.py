@@ -151,8 +151,7 @@ def simulate(
     """
     if num_simulations < 1 or workers < 1:
         raise InputError("`num_simulations` and `workers` must be whole numbers >= 1.")
-    if ":" not in problem and problem not in problems.names():
-        problems.get(problem)
+    problems.check(problem)
     _check_writable(Path(output).parent)
     _allow_import(problem, quiet=quiet or as_json)
     from contextlib import nullcontext
@@ -265,10 +264,9 @@ def diagnose(
     silent = False if quiet or as_json else None
     result = diagnose_run(Path(run), num_test, seed, problem=problem, progress=silent)
     if as_json:
-        curve = [round(value, 6) for value in result.coverage.curve.tolist()]
-        levels = [round(value, 6) for value in result.coverage.levels.tolist()]
+        curves = result.coverage.curves()
         facts = {"verdict": result.verdict, "metrics": result.metrics()}
-        _emit("diagnose", {**facts, "coverage": {"levels": levels, "curve": curve}})
+        _emit("diagnose", {**facts, "coverage": {k: curves[k] for k in ("levels", "curve")}})
         return
     _print(str(result))
 

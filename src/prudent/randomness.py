@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -40,3 +41,14 @@ def seeded(seed: int, *labels: object) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, *labels))
         yield
+
+
+@contextmanager
+def numpy_seeded(seed: int) -> Iterator[None]:
+    """The same for numpy's global generator, which other people's simulators draw from."""
+    before = np.random.get_state()
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from prudent.datasets.layout import REASONS
 from prudent.problems.problem import Problem
-from prudent.randomness import derive, generator, seeded
+from prudent.randomness import derive, generator, numpy_seeded, seeded
+from prudent.threads import threads
 
 __all__ = ["Outcome", "simulate_chunk"]
 
@@ -80,14 +81,13 @@ def isolated(seed: int, *labels: object) -> Iterator[None]:
     One thread, because the number of threads changes the last bits of a result.
     """
     with _turn:
-        numbers, plain, directory = np.random.get_state(), random.getstate(), os.getcwd()
-        threads, default = torch.get_num_threads(), torch.get_default_dtype()
+        plain, directory, default = random.getstate(), os.getcwd(), torch.get_default_dtype()
         own = derive(seed, *labels)
         try:
-            torch.set_num_threads(1)
-            np.random.seed(own % 2**32)
             random.seed(own)
             with (
+                threads(1),
+                numpy_seeded(own),
                 seeded(seed, *labels),
                 torch.no_grad(),
                 warnings.catch_warnings(),
@@ -95,10 +95,8 @@ def isolated(seed: int, *labels: object) -> Iterator[None]:
             ):
                 yield
         finally:
-            np.random.set_state(numbers)
             random.setstate(plain)
             os.chdir(directory)
-            torch.set_num_threads(threads)
             torch.set_default_dtype(default)
 
 

@@ -81,6 +81,13 @@ class Coverage:
     upper: Tensor
     num_pairs: int
 
+    def curves(self) -> dict[str, list[float]]:
+        """Levels, curve and interval as JSON holds them, to six digits."""
+        return {
+            name: [round(value, 6) for value in getattr(self, name).tolist()]
+            for name in ("levels", "curve", "lower", "upper")
+        }
+
 
 def expected_coverage(alphas: Tensor, levels: Tensor | None = None) -> Coverage:
     """The coverage curve of some alphas, with pointwise 95 % Wilson intervals.

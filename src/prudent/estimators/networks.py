@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from prudent.errors import StoreError
+from prudent.errors import unknown_name
 from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
 
 __all__ = ["MLP", "Flatten", "build"]
 
 
 class MLP(nn.Module):
-    """Fully connected layers with SELU between them; the input is flattened.
+    """Fully connected layers with SELU between them.
 
     Args:
         inputs: Numbers in.
@@ -35,7 +35,6 @@ class MLP(nn.Module):
         for before, after in zip(widths, widths[1:], strict=False):
             layers += [nn.Linear(before, after), nn.SELU()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
-        self.inputs = inputs
 
     def forward(self, values: Tensor) -> Tensor:
         """(..., inputs) to (..., outputs)."""
@@ -83,5 +82,5 @@ def build(spec: dict[str, Any]) -> nn.Module:
     arguments = dict(spec)
     kind = arguments.pop("kind", None)
     if kind not in KINDS:
-        raise StoreError(f"the file names a network `{kind}`; known: {' '.join(sorted(KINDS))}.")
+        raise unknown_name("network", kind, KINDS)
     return KINDS[kind](**arguments)

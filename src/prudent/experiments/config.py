@@ -40,9 +40,7 @@ class RunConfig:
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        # A problem of one's own is code: it is imported when it runs, not when a config is read.
-        if ":" not in self.problem and self.problem not in problems.names():
-            problems.get(self.problem)
+        problems.check(self.problem)
         methods.get(self.method).weights(self.training.weight)
         for name, least in (("budget", 2), ("seed", 0), ("num_test", 1), ("threads", 1)):
             value = getattr(self, name)

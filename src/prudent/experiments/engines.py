@@ -105,8 +105,10 @@ def _start_worker(rows: Any, parent: int) -> None:
 
 def _work(config: RunConfig, root: Path) -> None:
     def tell(row: dict[str, Any]) -> None:
-        shown = {key: row[key] for key in ("validation_loss",) if key in row}
-        _rows.put({"run": str(config), **(shown or {"stage": "diagnosing"})})
+        told: dict[str, Any] = {"stage": "diagnosing"}
+        if "validation_loss" in row:
+            told = {"validation_loss": row["validation_loss"]}
+        _rows.put({"run": str(config), **told})
 
     run(config, root / config.identity, progress=tell)
 

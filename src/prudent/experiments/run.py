@@ -76,7 +76,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     }
     files = {
         "config.json": to_json(config.to_dict()),
-        "coverage.json": to_json(_curve(result)),
+        "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode(),
         "model.safetensors": to_bytes(estimator),
         "timing.json": to_json(timing),
@@ -115,11 +115,3 @@ def diagnose_run(
     with threads(stored.config.threads):
         test, _ = exclude_invalid(*simulator.draw(num_test, seed, "test"))
         return diagnose(estimator, test.theta, test.x, seed=seed, progress=progress)
-
-
-def _curve(result: Diagnosis) -> dict[str, list[float]]:
-    coverage = result.coverage
-    return {
-        name: [round(value, 6) for value in getattr(coverage, name).tolist()]
-        for name in ("levels", "curve", "lower", "upper")
-    }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
 
-__all__ = ["DESCRIPTIONS", "Problem", "box", "custom", "get", "names"]
+__all__ = ["DESCRIPTIONS", "Problem", "box", "check", "custom", "get", "names"]
 
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
@@ -48,6 +48,15 @@ def names() -> list[str]:
     return sorted(DESCRIPTIONS)
 
 
+def check(name: str) -> None:
+    """Refuse an unknown name without importing anything.
+
+    A problem of one's own, ``module:attribute``, is code: it is imported when it runs.
+    """
+    if ":" not in name and name not in DESCRIPTIONS:
+        raise unknown_name("problem", name, DESCRIPTIONS, "Your own: module:attribute.")
+
+
 def get(name: str, **options: Any) -> Problem:
     """The problem of that name.
 
@@ -55,11 +64,10 @@ def get(name: str, **options: Any) -> Problem:
         name: One of :func:`names`, or ``module:attribute`` for one of your own, which is imported.
         **options: Passed to the problem, such as ``dim`` for ``gaussian``.
     """
+    check(name)
     if ":" in name:
         from prudent.problems.own import from_reference
 
         return from_reference(name)
-    if name not in DESCRIPTIONS:
-        raise unknown_name("problem", name, DESCRIPTIONS, "Your own: module:attribute.")
     problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
     return problem

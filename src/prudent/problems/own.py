@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch.distributions import Distribution
 
 from prudent.errors import InputError
 from prudent.problems.problem import Problem
-from prudent.randomness import seeded
+from prudent.randomness import numpy_seeded, seeded
 
 __all__ = ["custom", "from_reference"]
 
@@ -114,20 +113,10 @@ def _calls(simulator: Callable[..., Any]) -> Callable[[Any, torch.Generator], An
         seed = int(torch.randint(2**31, (), generator=generator))
         if "rng" in parameters:
             return simulator(theta, rng=np.random.default_rng(seed))
-        with seeded(seed), _numpy_seeded(seed):
+        with seeded(seed), numpy_seeded(seed):
             return simulator(theta)
 
     return call
-
-
-@contextmanager
-def _numpy_seeded(seed: int) -> Iterator[None]:
-    before = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(before)
 
 
 def _batch(

@@ -34,9 +34,8 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
 
     verdicts = [(_label(LABELS[run.config.method], run), run_verdict(run)) for run in runs]
     problems = " and ".join(sorted({run.config.problem for run in runs}))
-    page = Template(
-        resources.files("prudent.reports").joinpath("templates/report.html").read_text()
-    )
+    source = resources.files("prudent.reports").joinpath("templates/report.html")
+    page = Template(source.read_text(encoding="utf-8"))
     text = page.substitute(
         title=escape(f"Coverage on {problems}"),
         subtitle=f"{len(runs)} finished {'run' if len(runs) == 1 else 'runs'}",

@@ -14,8 +14,9 @@ from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
 from prudent.datasets.joint import exclude_invalid
 from prudent.errors import DataError, InputError, unknown_name
-from prudent.estimators import FlowEstimator, NeuralEstimator, RatioEstimator
+from prudent.estimators import NeuralEstimator
 from prudent.estimators.priors import check_prior, log_prior
+from prudent.estimators.store import KINDS
 from prudent.progress import Reporter
 from prudent.randomness import seeded
 from prudent.training import methods
@@ -33,8 +34,6 @@ from prudent.training.options import Options
 from prudent.version import __version__
 
 __all__ = ["fit", "make_objective"]
-
-ESTIMATORS: dict[str, type[NeuralEstimator]] = {"nre": RatioEstimator, "npe": FlowEstimator}
 
 
 def fit(
@@ -91,7 +90,7 @@ def fit(
     objective = make_objective(chosen, prior, settings, pool)
     training, validation = pairs.split(settings.validation_fraction, seed)
     with seeded(seed, "initialisation"):
-        estimator = ESTIMATORS[chosen.family](prior, dim, pairs.x.shape[1:], embedding, hidden)
+        estimator = KINDS[chosen.family](prior, dim, pairs.x.shape[1:], embedding, hidden)
     estimator.adapt(training.theta, training.x)
     estimator.info = {
         "method": method,
