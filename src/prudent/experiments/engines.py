@@ -67,12 +67,13 @@ def _run_in_processes(
 ) -> None:
     rows: Any = multiprocessing.get_context("spawn").SimpleQueue()
     total = sum(config.training.epochs for config in configs)
+    others = set(multiprocessing.active_children())
     with (
         Progress(f"{len(configs)} runs", total, progress, unit="epoch") as bar,
         local(min(workers, len(configs)), rows) as pool,
     ):
-        pending: set[Future[None]] = {pool.submit(_work, config, root) for config in configs}
         try:
+            pending: set[Future[None]] = {pool.submit(_work, config, root) for config in configs}
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
                 while not rows.empty():
@@ -80,7 +81,10 @@ def _run_in_processes(
                     bar.advance(row, steps=int("validation_loss" in row))
                 for future in done:
                     future.result()
-        except BrokenProcessPool as error:
+        except (BrokenProcessPool, BrokenPipeError) as error:
+            # A worker that dies while the pool starts leaves the others waiting for work for ever.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
             raise StoreError(
                 "a worker process died (out of memory?). Finished runs are kept; run the same "
                 "command again."
