@@ -6,29 +6,32 @@ at once.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from prudent import __version__, problems
 from prudent.errors import InputError, PrudentError
-from prudent.experiments.config import RunConfig
+from prudent.experiments.config import RunConfig, read_settings
+from prudent.extras import require
 from prudent.files import write_atomic
-from prudent.reports import require_matplotlib
 from prudent.training import methods
-from prudent.training.options import Options
+from prudent.training.options import PRESETS, Options
 
 __all__ = ["main"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
 EXIT_CODES = "Exit codes: 0 done, 1 something failed, 2 wrong usage or input, 130 interrupted."
-DEFAULTS = Options()
+DEFAULTS = Options().to_dict()
 
 
 class Group(click.Group):
@@ -55,9 +58,40 @@ def cli(ctx: click.Context) -> None:
         _print(ctx.get_help())
 
 
+class TrainCommand(click.Command):
+    """Help in sections: the run, the training, the penalty."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        training = list(DEFAULTS)
+        penalty = training[training.index("num_samples") :]
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            section = "Training" if parameter.name in training else "Options"
+            section = "Coverage penalty" if parameter.name in penalty else section
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                rows.setdefault(section, []).append(record)
+        for section, records in rows.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
 debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")
+NUMBERS = {"weight": float, "patience": int}  # whose default is None
+
+
+def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for every setting of a training, with its documentation as help."""
+    for name, text in reversed(Options.descriptions().items()):
+        kind = NUMBERS.get(name, type(DEFAULTS[name]))
+        flag = "--" + name.replace("_", "-")
+        command = click.option(flag, type=kind, default=DEFAULTS[name], help=text)(command)
+    return command
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 
 
@@ -76,7 +110,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     """
     from prudent.experiments.demo import configs
 
-    require_matplotlib()
+    require("matplotlib", "report", "figures")
     root = Path(output)
     runs = configs(seed)
     _say(
@@ -180,51 +214,43 @@ def simulate(
     _print(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")
 
 
-@cli.command()
-@click.argument("problem")
+@cli.command(cls=TrainCommand)
+@click.argument("problem", required=False)
 @click.option("--method", default="calnre", help=f"One of {' '.join(methods.names())}.")
 @click.option("--budget", default=1024, help="Simulations, training and validation together.")
 @click.option("-o", "--output", required=True, help="Directory of the run.")
 @click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
 @click.option("--threads", default=1, help="Threads of torch.")
-@click.option("--epochs", default=DEFAULTS.epochs, help="Passes over the training pairs.")
-@click.option("--batch-size", default=DEFAULTS.batch_size, help="Pairs per step.")
-@click.option("--learning-rate", default=DEFAULTS.learning_rate, help="Of AdamW, at the start.")
-@click.option("--weight", type=float, help="Of the regulariser; default: the method's own.")
-@click.option("--num-samples", default=DEFAULTS.num_samples, help="Draws per pair, L.")
-@click.option("--target", default=DEFAULTS.target, help="conservative, calibrated or a number.")
-@click.option("--indicator", default=DEFAULTS.indicator, help="log or density (the paper).")
+@click.option("--device", default="cpu", help="cpu, cuda or mps.")
+@click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
+@click.option("--preset", help=f"Training settings to begin from: {' '.join(PRESETS)}.")
+@training_options
 @seed
 @as_json
 @quiet
 @debug
+@click.pass_context
 def train(
-    problem: str,
-    method: str,
-    budget: int,
-    output: str,
-    num_test: int,
-    threads: int,
-    seed: int,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
+    ctx: click.Context, /, output: str, as_json: bool, quiet: bool, config: str | None, **_: Any
 ) -> None:
     """Simulate PROBLEM, train on it, measure coverage, and store the run.
+
+    The same command continues a killed one. A file given by --config holds the
+    same names, those of the training in a table [training]; options given here
+    win over it.
 
     \b
     Examples:
       prudent train slcp --method calnre --budget 1024 -o runs/first
       prudent train gaussian --method npe --epochs 50 -o runs/second
+      prudent train weinberg --preset paper --members 5 -o runs/third
     """
-    options["target"] = _number_or_text(options["target"])
-    config = RunConfig(
-        problem, method, budget, seed, num_test, threads, training=Options.of(**options)
-    )
+    settings = _settings(ctx, read_settings(Path(config)) if config else {})
+    config_ = RunConfig.from_settings(settings)
     path = Path(output)
     _check_writable(path.parent)
-    _allow_import(problem, quiet=quiet or as_json)
-    run = _run(config, path, quiet=quiet or as_json)
+    _allow_import(config_.problem, quiet=quiet or as_json)
+    run = _run(config_, path, quiet=quiet or as_json)
     from prudent.reports.html import run_verdict
     from prudent.reports.tables import text
 
@@ -232,7 +258,7 @@ def train(
         _emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})
         return
     _print(text([run], shutil.get_terminal_size().columns) + "\n")
-    _print(f"{method}: {run_verdict(run)}")
+    _print(f"{config_.method}: {run_verdict(run)}")
     _print(f"Results: {path}")
     _print(f"Next: prudent report {path} -o report.html")
 
@@ -313,7 +339,21 @@ def _check_writable(directory: Path) -> None:
         raise InputError(f"cannot write below {existing}; choose another output with -o.")
 
 
-def _number_or_text(value: str | float) -> str | float:
+def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run: what was typed, then what the file says, then our defaults."""
+    training = dict(settings.get("training", {}))
+    ours = {field.name for field in dataclasses.fields(RunConfig)}
+    for name, value in ctx.params.items():
+        typed = ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if name in DEFAULTS or name == "preset":
+            if typed:
+                training[name] = _number_or_text(value) if name == "target" else value
+        elif name in ours and (typed or name not in settings) and value is not None:
+            settings = {**settings, name: value}
+    return {**settings, "training": training}
+
+
+def _number_or_text(value: str) -> str | float:
     try:
         return float(value)
     except ValueError:

@@ -28,11 +28,15 @@ class Progress:
         total: The number of steps.
         report: None for automatic, True or False to force a bar on or off, or a function that
             receives each row of figures.
+        unit: What a step is.
+        done: Steps that were done before.
     """
 
-    def __init__(self, title: str, total: int, report: Reporter = None, unit: str = "it") -> None:
+    def __init__(
+        self, title: str, total: int, report: Reporter = None, unit: str = "it", done: int = 0
+    ) -> None:
         self.title, self.total, self.report = title, total, report
-        self.done = 0
+        self.done = done
         self.logged = time.monotonic()
         hidden: bool | None = not report if isinstance(report, bool) else None
         if callable(report):
@@ -41,7 +45,13 @@ class Progress:
         # Some terminals do not tell their size; tqdm alone would then show nothing.
         columns, lines = shutil.get_terminal_size()
         self.bar = tqdm(
-            total=total, desc=title, unit=unit, disable=hidden, ncols=columns, nrows=lines
+            total=total,
+            initial=done,
+            desc=title,
+            unit=unit,
+            disable=hidden,
+            ncols=columns,
+            nrows=lines,
         )
 
     def __enter__(self) -> Self:

@@ -164,7 +164,7 @@ numbers = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=1000, deadline=None, derandomize=True)
 @given(st.data(), st.integers(1, 4), st.integers(1, 4), st.sampled_from(INDICATORS), st.booleans())
 def test_always_in_the_unit_interval(data, num_samples, num_pairs, indicator, midpoint):
     def draw(*shape):

@@ -4,6 +4,8 @@ import logging
 import signal
 import warnings
 
+import matplotlib
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Uniform
@@ -41,10 +43,12 @@ def test_every_method_learns_and_repeats_bit_for_bit(method):
 def test_global_state_is_left_alone():
     def snapshot():
         return {
+            "figures": dict(matplotlib.rcParams),
             "dtype": torch.get_default_dtype(),
             "grad": torch.is_grad_enabled(),
             "threads": torch.get_num_threads(),
             "random": torch.random.get_rng_state().tolist(),
+            "numpy": np.random.get_state()[1].tolist(),
             "filters": list(warnings.filters),
             "handlers": list(logging.getLogger().handlers),
             "signals": [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
@@ -53,6 +57,7 @@ def test_global_state_is_left_alone():
     before = snapshot()
     estimator = fit(THETA, X, PROBLEM.prior, method="calnre", **SMALL)
     prudent.diagnose(estimator, *PROBLEM.draw(50, 1), progress=False)
+    estimator.history.plot()
     assert snapshot() == before
 
 
@@ -130,7 +135,8 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted():
 
 
 def test_too_many_broken_steps_stop_the_run_with_the_term():
-    with pytest.raises(TrainingError, match=r"epoch 1: 3 of 51 steps.*`faulty`"):
+    message = r"epoch 1: 3 of 51 steps.*`faulty`.*at step 7, whose batch holds"
+    with pytest.raises(TrainingError, match=message):
         run_with_broken_steps({5, 6, 7})
 
 

@@ -64,7 +64,7 @@ def test_nll_by_hand():
 
 def test_weighted_sum(table):
     objective = weighted_sum((2.0, bce), (100.0, balance))
-    terms = objective.terms(table, THETA)
+    terms = objective.evaluate(table, THETA).values
     assert set(terms) == {"bce", "balance"}
     expected = 2 * terms["bce"] + 100 * terms["balance"]
     torch.testing.assert_close(objective(table, THETA), expected)

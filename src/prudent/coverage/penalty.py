@@ -10,26 +10,32 @@ differences, :math:`\max(e_i, 0)`, and so accepts posteriors that are too wide.
 
 The *direct* computation takes the other axis: at fixed levels a, the fraction of alphas up to a
 should be a, :math:`e_k = F_N(a_k) - a_k`, where the count is a straight-through step.
+
+Instead of their mean square, the differences can be reduced to their mean size or to the largest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
+from prudent.coverage.proposals import check_proposal, draw
 from prudent.coverage.ranks import alpha
 from prudent.coverage.relaxations import INDICATORS, straight_through
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["CoveragePenalty", "penalty"]
+__all__ = ["CoveragePenalty", "Evaluation", "penalty", "worst_shortfall"]
 
 TARGETS = {"conservative": 0.0, "calibrated": 1.0}
 COMPUTATIONS = ("sort", "direct")
 LEVELS = ("upper", "mean")
+DISTANCES = {
+    "squared": lambda excess: excess.square().mean(),
+    "absolute": lambda excess: excess.abs().mean(),
+    "supremum": lambda excess: excess.abs().max(),
+}
 
 
 class _LogProb(Protocol):
@@ -42,8 +48,9 @@ def penalty(
     target: str | float = "conservative",
     computation: str = "sort",
     levels: str | Tensor = "upper",
+    distance: str = "squared",
 ) -> Tensor:
-    r"""The mean squared distance of the alphas from uniform (Algorithm 1).
+    r"""The distance of the alphas from uniform (Algorithm 1).
 
     Args:
         alpha: One value in [0, 1] per pair, (N,).
@@ -53,6 +60,8 @@ def penalty(
             the empirical distribution function at the levels.
         levels: ``"upper"`` for i/N, as in the paper, or ``"mean"`` for i/(N+1), the expectation
             of the i-th of N sorted uniform numbers. For ``"direct"`` also a tensor of levels.
+        distance: ``"squared"`` for the mean square, as in the paper, ``"absolute"`` for the mean
+            size or ``"supremum"`` for the largest of the differences.
 
     Returns:
         A scalar; 0 is best.
@@ -66,6 +75,8 @@ def penalty(
     blend = _blend(target)
     if computation not in COMPUTATIONS:
         raise unknown_name("computation", computation, COMPUTATIONS)
+    if distance not in DISTANCES:
+        raise unknown_name("distance", distance, DISTANCES)
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point() or alpha.ndim != 1:
         came = f"{alpha.dtype} {tuple(alpha.shape)}" if isinstance(alpha, Tensor) else type(alpha)
         raise InputError(f"expected `alpha` as a floating-point tensor of shape (N,), got {came}.")
@@ -79,9 +90,9 @@ def penalty(
         counted = (alpha <= grid[:, None]).to(alpha.dtype)
         excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
         excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
-    conservative = excess.relu().square().mean()
-    calibrated = excess.square().mean()
-    return (1 - blend) * conservative + blend * calibrated
+    reduce = DISTANCES[distance]
+    value: Tensor = (1 - blend) * reduce(excess.relu()) + blend * reduce(excess)
+    return value
 
 
 def _blend(target: str | float) -> float:
@@ -112,6 +123,33 @@ def _levels(levels: str | Tensor, alpha: Tensor, computation: str) -> Tensor:
     return index / (number if levels == "upper" else number + 1)
 
 
+def worst_shortfall(alpha: Tensor) -> Tensor:
+    r"""The most that coverage falls short of any level, from alphas (N,).
+
+    The region of credibility :math:`\ell` holds the truth where :math:`\alpha \ge 1 - \ell`, so
+    coverage is short by :math:`F_N(a) - a` at :math:`a = 1 - \ell`, and most so at an alpha.
+
+    >>> worst_shortfall(torch.tensor([0.1, 0.2, 0.9]))
+    tensor(0.4667)
+    """
+    grid = _levels("upper", alpha, "sort")
+    return (grid - alpha.sort().values).max().clamp(min=0)
+
+
+class Evaluation(NamedTuple):
+    """What a coverage penalty found in a batch.
+
+    Args:
+        value: The penalty, a scalar with a gradient.
+        alpha: The alphas of the pairs that were looked at, without one.
+        effective_samples: The mean over these pairs of the effective number of draws.
+    """
+
+    value: Tensor
+    alpha: Tensor
+    effective_samples: Tensor
+
+
 class CoveragePenalty(nn.Module):
     r"""A coverage penalty for any conditional density, to add to any loss.
 
@@ -124,13 +162,18 @@ class CoveragePenalty(nn.Module):
 
     Args:
         proposal: Where the draws come from: a torch distribution over theta, usually the prior
-            (the paper); an object with ``sample_and_log_prob(shape)``; or ``"model"`` for
-            ``posterior.sample``. It must cover the support of the posterior.
+            (the paper); an object with ``sample_and_log_prob(shape)``; ``"model"`` for
+            ``posterior.sample``, with the gradient through the weights; or ``"model-rsample"`` for
+            ``posterior.rsample``, with the gradient through the draws. It must cover the support
+            of the posterior.
         num_samples: Draws per pair, L.
         target: ``"conservative"``, ``"calibrated"``, or a number in [0, 1] between the two.
         indicator: See :func:`prudent.coverage.alpha`.
         computation: See :func:`prudent.coverage.penalty`.
         levels: See :func:`prudent.coverage.penalty`.
+        distance: See :func:`prudent.coverage.penalty`.
+        fraction: The share of each batch to look at, chosen at random; in evaluation mode all of
+            it. Less than 1 needs a posterior with ``rows``.
         midpoint: See :func:`prudent.coverage.alpha`.
     """
 
@@ -143,6 +186,8 @@ class CoveragePenalty(nn.Module):
         indicator: str = "log",
         computation: str = "sort",
         levels: str | Tensor = "upper",
+        distance: str = "squared",
+        fraction: float = 1.0,
         midpoint: bool = False,
     ) -> None:
         super().__init__()
@@ -150,16 +195,22 @@ class CoveragePenalty(nn.Module):
             raise InputError(f"`num_samples` is {num_samples!r}; expected a whole number >= 1.")
         if indicator not in INDICATORS:
             raise unknown_name("indicator", indicator, INDICATORS)
-        _check_proposal(proposal)
-        # Settings that cannot work are refused here, not in the first training step.
-        penalty(torch.ones(1), target=target, computation=computation, levels=levels)
+        if isinstance(fraction, bool) or not 0 < fraction <= 1:
+            raise InputError(f"`fraction` is {fraction!r}; expected a number in (0, 1].")
+        check_proposal(proposal)
         self.proposal = proposal
         self.num_samples = num_samples
-        self.target = target
         self.indicator = indicator
-        self.computation = computation
-        self.levels = levels
+        self.fraction = fraction
         self.midpoint = midpoint
+        self.settings: dict[str, Any] = {
+            "target": target,
+            "computation": computation,
+            "levels": levels,
+            "distance": distance,
+        }
+        # Settings that cannot work are refused here, not in the first training step.
+        penalty(torch.ones(1), **self.settings)
 
     @classmethod
     def paper(
@@ -177,18 +228,24 @@ class CoveragePenalty(nn.Module):
             posterior: The posteriors of N observations; ``log_prob`` maps (..., N, D) to (..., N).
             theta: The nominal parameters (N, D).
         """
-        return penalty(
-            self.alpha(posterior, theta),
-            target=self.target,
-            computation=self.computation,
-            levels=self.levels,
-        )
+        return self.evaluate(posterior, theta).value
 
-    def alpha(self, posterior: _LogProb, theta: Tensor) -> Tensor:
-        """The alphas of a batch, (N,)."""
+    def evaluate(self, posterior: _LogProb, theta: Tensor) -> Evaluation:
+        """The penalty of a batch with the alphas behind it; arguments as in :meth:`forward`."""
         if theta.ndim != 2:
             raise InputError(f"expected `theta` of shape (N, D), got {tuple(theta.shape)}.")
-        draws, log_proposal = self._draw(posterior, theta)
+        if self.training and self.fraction < 1:
+            posterior, theta = _thin(posterior, theta, self.fraction)
+        nominal, sample, log_weight = self._log_probs(posterior, theta)
+        alphas = alpha(
+            nominal, sample, log_weight, indicator=self.indicator, midpoint=self.midpoint
+        )
+        value = penalty(alphas, **self.settings)
+        return Evaluation(value, alphas.detach(), _effective(log_weight.detach()))
+
+    def _log_probs(self, posterior: _LogProb, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-densities of the nominal (N,) and of the draws, and log weights, (L, N) each."""
+        draws, log_proposal = draw(self.proposal, posterior, self.num_samples, theta)
         # One call for the nominal and all draws: the posterior is evaluated once per step.
         log_prob = posterior.log_prob(torch.cat((theta.unsqueeze(0), draws)))
         expected = (self.num_samples + 1, len(theta))
@@ -199,55 +256,30 @@ class CoveragePenalty(nn.Module):
                 f"{len(theta)} observations of this batch?"
             )
         nominal, sample = log_prob[0], log_prob[1:]
-        if log_proposal is None:
-            log_proposal = sample.detach()
-        return alpha(
-            nominal,
-            sample,
-            sample - log_proposal.to(sample),
-            indicator=self.indicator,
-            midpoint=self.midpoint,
-        )
-
-    @torch.no_grad()
-    def _draw(self, posterior: Any, theta: Tensor) -> tuple[Tensor, Tensor | None]:
-        """L draws for each pair, (L, N, D), and their log-density under the proposal."""
-        if isinstance(self.proposal, str):
-            draws, log_proposal = posterior.sample((self.num_samples,)), None
-        elif hasattr(self.proposal, "sample_and_log_prob"):
-            shape: Sequence[int] = (self.num_samples, len(theta))
-            draws, log_proposal = self.proposal.sample_and_log_prob(shape)
-        else:
-            draws = self.proposal.sample((self.num_samples, len(theta)))
-            log_proposal = self.proposal.log_prob(draws)
-        if draws.shape != (self.num_samples, *theta.shape):
-            raise InputError(
-                f"expected the proposal to draw {(self.num_samples, *theta.shape)} to match "
-                f"`theta` {tuple(theta.shape)}, got {tuple(draws.shape)}. A distribution over D "
-                "parameters needs event_shape (D,): wrap it in torch.distributions.Independent."
-            )
-        return draws.to(theta), log_proposal
+        if self.proposal == "model-rsample":
+            return nominal, sample, torch.zeros_like(sample)
+        # The model's own draws weigh the same, but their weights still have a gradient.
+        log_proposal = sample.detach() if log_proposal is None else log_proposal.to(sample)
+        return nominal, sample, sample - log_proposal
 
     def extra_repr(self) -> str:
         """The settings, for ``print``."""
-        return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
+        target = self.settings["target"]
+        return f"num_samples={self.num_samples}, target={target}, indicator={self.indicator}"
 
 
-def _check_proposal(proposal: Any) -> None:
-    if isinstance(proposal, str):
-        if proposal != "model":
-            raise unknown_name("proposal", proposal, ["model"], "Or pass a torch distribution.")
-    elif isinstance(proposal, Distribution):
-        if proposal.batch_shape or len(proposal.event_shape) != 1:
-            raise InputError(
-                "expected a proposal with event_shape (D,) and no batch_shape, got event_shape "
-                f"{tuple(proposal.event_shape)} and batch_shape {tuple(proposal.batch_shape)}. "
-                "Wrap it: torch.distributions.Independent(proposal, 1)."
-            )
-    elif not hasattr(proposal, "sample_and_log_prob"):
-        missing = [name for name in ("sample", "log_prob") if not hasattr(proposal, name)]
-        if missing:
-            raise InputError(
-                f"the proposal ({type(proposal).__name__}) has no `{'`, `'.join(missing)}`; "
-                "pass a torch distribution, the prior for instance."
-            )
+def _thin(posterior: Any, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
+    """A random share of the pairs."""
+    if not hasattr(posterior, "rows"):
+        raise InputError(
+            f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
+            "choose some of its observations; pass fraction=1."
+        )
+    index = torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
+    return posterior.rows(index), theta[index]
+
+
+def _effective(log_weight: Tensor) -> Tensor:
+    """Mean over pairs of (sum w)^2 / sum w^2; pairs whose weights are all zero count as one."""
+    once, twice = log_weight.logsumexp(dim=0), (2 * log_weight).logsumexp(dim=0)
+    return (2 * once - twice).exp().nan_to_num(nan=1.0).mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +20,17 @@ __all__ = ["Pairs", "exclude_invalid"]
 
 @dataclass(frozen=True)
 class Pairs:
-    """N pairs in memory: ``theta`` (N, D) and ``x`` ``(N, *x_shape)``, float32 and finite."""
+    """N pairs in memory: ``theta`` (N, D) and ``x`` ``(N, *x_shape)``, float32 and finite.
+
+    Args:
+        theta: Parameters.
+        x: Observations.
+        index: The row of each pair in the user's data, (N,), for messages; None for 0 to N - 1.
+    """
 
     theta: Tensor
     x: Tensor
+    index: Tensor | None = None
 
     @classmethod
     def of(cls, theta: Any, x: Any) -> Pairs:
@@ -59,7 +67,24 @@ class Pairs:
         return f"<Pairs: {len(self):,} of {shapes}>"
 
     def __getitem__(self, index: Tensor | slice) -> Pairs:
-        return Pairs(self.theta[index], self.x[index])
+        return Pairs(self.theta[index], self.x[index], self.row_numbers[index])
+
+    @property
+    def row_numbers(self) -> Tensor:
+        """The row of each pair in the user's data, (N,)."""
+        return torch.arange(len(self)) if self.index is None else self.index
+
+    def to(self, device: torch.device) -> Pairs:
+        """The same pairs on a device."""
+        return Pairs(self.theta.to(device), self.x.to(device), self.index)
+
+    def digest(self) -> str:
+        """A SHA-256 of all numbers."""
+        digest = hashlib.sha256()
+        for values in (self.theta, self.x):
+            digest.update(f"{tuple(values.shape)}".encode())
+            digest.update(values.contiguous().numpy().data)
+        return digest.hexdigest()
 
     def split(self, fraction: float, seed: int) -> tuple[Pairs, Pairs]:
         """Two disjoint parts, the second with that fraction of the pairs.
@@ -74,6 +99,13 @@ class Pairs:
             )
         order = torch.randperm(len(self), generator=generator(seed, "split", len(self)))
         return self[order[second:]], self[order[:second]]
+
+    def folds(self, number: int, seed: int) -> Tensor:
+        """A fold for each pair, (N,), from 0 to number - 1, of nearly equal sizes."""
+        if number > len(self):
+            raise InputError(f"cannot cut {len(self):,} pairs into {number} folds.")
+        order = torch.randperm(len(self), generator=generator(seed, "folds", len(self)))
+        return order.argsort() % number
 
     def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
         """All pairs in batches; shuffled and without the last partial batch if given an order."""
@@ -110,7 +142,8 @@ def exclude_invalid(theta: Any, x: Any) -> tuple[Pairs, Tensor | None]:
         f"{number - num_nan:,} infinite); they count in the budget.",
         stacklevel=3,
     )
-    return Pairs.of(theta[valid], x[valid]), theta
+    pairs = Pairs.of(theta[valid], x[valid])
+    return Pairs(pairs.theta, pairs.x, valid.nonzero()[:, 0]), theta
 
 
 def _tensor(name: str, value: Any) -> Tensor:

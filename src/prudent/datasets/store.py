@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Selection(Pairs):
     marginal from ``theta_all`` (budget, D), which holds the parameters of invalid rows as well.
     """
 
-    theta_all: Tensor
+    theta_all: Tensor = field(kw_only=True)
 
 
 class Store:
@@ -168,7 +168,7 @@ class Store:
         if not bool(valid.any()):
             raise DataError(f"none of {budget:,} simulations in {self.path} is valid.")
         checked = Pairs.of(theta, x) if bool(valid.all()) else Pairs.of(theta[valid], x[valid])
-        return Selection(checked.theta, checked.x, theta)
+        return Selection(checked.theta, checked.x, theta_all=theta)
 
     def num_invalid(self) -> dict[str, int]:
         """How many simulations cannot be used, by reason."""

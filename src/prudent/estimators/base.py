@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,12 @@ from prudent.contracts import Prior
 from prudent.errors import DataError, InputError
 from prudent.estimators.networks import build
 from prudent.estimators.standardize import Standardize
+from prudent.history import History
 
-__all__ = ["NeuralEstimator"]
+__all__ = ["Embedding", "NeuralEstimator"]
+
+# A network, the specification of one of ours, or a function that makes one.
+Embedding = nn.Module | dict[str, Any] | Callable[[], nn.Module]
 
 
 class NeuralEstimator(nn.Module):
@@ -24,8 +28,8 @@ class NeuralEstimator(nn.Module):
         prior: The distribution of theta in the simulations.
         dim: The number of parameters.
         x_shape: The shape of one observation.
-        embedding: A network from ``(N, *x_shape)`` to (N, F), the specification of one of ours, or
-            None for the default of the kind.
+        embedding: A network from ``(N, *x_shape)`` to (N, F), a function that makes one, the
+            specification of one of ours, or None for the default of the kind.
         hidden: Widths of the hidden layers of the head, or None for the default of the kind.
 
     Attributes:
@@ -36,13 +40,15 @@ class NeuralEstimator(nn.Module):
     kind: str
     normalized: bool
     default_hidden: tuple[int, ...]
+    # Arguments of the kind's own, which are attributes too and are saved.
+    extra_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
         prior: Prior,
         dim: int,
         x_shape: Sequence[int],
-        embedding: nn.Module | dict[str, Any] | None = None,
+        embedding: Embedding | None = None,
         hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
@@ -50,14 +56,14 @@ class NeuralEstimator(nn.Module):
         self.dim = dim
         self.x_shape = tuple(x_shape)
         self.hidden = tuple(self.default_hidden if hidden is None else hidden)
-        self.history: list[dict[str, Any]] = []
+        self.history = History()
         self.info: dict[str, Any] = {}
         self.theta_scale = Standardize((dim,), squash=False)
         # Components of a vector differ in kind; the pixels of an image do not.
         vector = len(self.x_shape) == 1
         self.x_scale = Standardize(self.x_shape if vector else (), squash=True)
         chosen = self.default_embedding() if embedding is None else embedding
-        self.embedding = build(chosen) if isinstance(chosen, dict) else chosen
+        self.embedding = _network(chosen)
         self.head = self.make_head(self._num_features())
 
     def default_embedding(self) -> dict[str, Any]:
@@ -89,6 +95,11 @@ class NeuralEstimator(nn.Module):
 
     def adapt(self, theta: Tensor, x: Tensor) -> None:
         """Fix the standardisation from training pairs."""
+        if not bool((x.amax(dim=0) - x.amin(dim=0)).isfinite().all()):
+            raise DataError(
+                f"`x` spans more than float32 holds: from {float(x.min()):.1e} to "
+                f"{float(x.max()):.1e}. Divide it by a constant."
+            )
         self.theta_scale.adapt(theta)
         self.x_scale.adapt(x)
 
@@ -110,6 +121,10 @@ class NeuralEstimator(nn.Module):
         features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale)))
         return features
 
+    def extra_settings(self) -> dict[str, Any]:
+        """The arguments of the kind's own."""
+        return {name: getattr(self, name) for name in self.extra_names}
+
     def save(self, path: Any) -> None:
         """Write the estimator to one file, atomically; see :func:`prudent.load`."""
         from prudent.estimators.store import save
@@ -123,3 +138,15 @@ class NeuralEstimator(nn.Module):
             f"<{type(self).__name__} {method}: theta ({self.dim},), x {self.x_shape}, "
             f"{number:,} weights>"
         )
+
+
+def _network(embedding: Embedding) -> nn.Module:
+    if isinstance(embedding, nn.Module):
+        return embedding
+    network = build(embedding) if isinstance(embedding, dict) else embedding()
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"expected `embedding` as a network or a function that makes one, got "
+            f"{type(network).__name__}."
+        )
+    return network

@@ -6,15 +6,16 @@ the original units. Its support is the whole space: it can leak outside a bounde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import zuko
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from prudent.contracts import Shape
-from prudent.estimators.base import NeuralEstimator
+from prudent.contracts import Prior, Shape
+from prudent.errors import InputError
+from prudent.estimators.base import Embedding, NeuralEstimator
 from prudent.estimators.priors import log_prior
 
 __all__ = ["FlowEstimator", "FlowPosterior"]
@@ -25,11 +26,35 @@ NUM_CONTEXT = 10
 
 
 class FlowEstimator(NeuralEstimator):
-    """A spline flow of three coupling transforms, conditioned on embedded x."""
+    """A spline flow of coupling transforms, conditioned on embedded x.
+
+    Args:
+        prior: See :class:`NeuralEstimator`.
+        dim: See :class:`NeuralEstimator`.
+        x_shape: See :class:`NeuralEstimator`.
+        embedding: See :class:`NeuralEstimator`.
+        hidden: Widths of the hidden layers of each transform's network.
+        transforms: How many; the paper has three, and one for a single parameter.
+    """
 
     kind = "npe"
     normalized = True
     default_hidden = (64, 64)
+    extra_names = ("transforms",)
+
+    def __init__(
+        self,
+        prior: Prior,
+        dim: int,
+        x_shape: Sequence[int],
+        embedding: Embedding | None = None,
+        hidden: Sequence[int] | None = None,
+        transforms: int = NUM_TRANSFORMS,
+    ) -> None:
+        if isinstance(transforms, bool) or not isinstance(transforms, int) or transforms < 1:
+            raise InputError(f"`transforms` is {transforms!r}; expected a whole number >= 1.")
+        self.transforms = transforms  # before the head is made
+        super().__init__(prior, dim, x_shape, embedding, hidden)
 
     def default_embedding(self) -> dict[str, Any]:
         """Three hidden layers of 64 down to ten numbers, as in the paper."""
@@ -41,7 +66,7 @@ class FlowEstimator(NeuralEstimator):
             features=self.dim,
             context=num_features,
             bins=NUM_BINS,
-            transforms=NUM_TRANSFORMS,
+            transforms=self.transforms,
             hidden_features=self.hidden,
             passes=2 if self.dim > 1 else None,
         )
@@ -65,23 +90,35 @@ class FlowPosterior:
     def __repr__(self) -> str:
         return f"<FlowPosterior of {len(self)} observations, {self.estimator.dim} parameters>"
 
-    def _flow(self) -> Distribution:
-        flow: Distribution = self.estimator.head(self.features)
+    def _flow(self) -> zuko.distributions.NormalizingFlow:
+        flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
         return flow
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         scale = self.estimator.theta_scale
-        return self._flow().log_prob(scale(theta)) - scale.log_scale()
+        value: Tensor = self._flow().log_prob(scale(theta)) - scale.log_scale()
+        return value
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
 
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
+        return self.estimator.theta_scale.inverse(self._flow().rsample(torch.Size(sample_shape)))
+
     @torch.no_grad()
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)``."""
-        return self.estimator.theta_scale.inverse(self._flow().sample(torch.Size(sample_shape)))
+        return self.rsample(sample_shape)
+
+    @torch.no_grad()
+    def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Draws and their log-density, at the cost of the draws alone."""
+        scale = self.estimator.theta_scale
+        draws, log_prob = self._flow().rsample_and_log_prob(torch.Size(sample_shape))
+        return scale.inverse(draws), log_prob - scale.log_scale()
 
     def rows(self, index: Tensor | slice) -> FlowPosterior:
         """The posteriors of some observations; nothing is embedded again."""

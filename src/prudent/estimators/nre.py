@@ -15,13 +15,9 @@ from prudent.contracts import Shape
 from prudent.estimators.base import NeuralEstimator
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
+from prudent.estimators.sampling import SamplingReport, draw
 
 __all__ = ["RatioEstimator", "RatioPosterior"]
-
-# Prior draws per observation among which `sample` chooses.
-NUM_CANDIDATES = 8192
-# Network evaluations at a time: bounds memory, and is fastest while activations fit the cache.
-CHUNK = 2**16
 
 
 class RatioEstimator(NeuralEstimator):
@@ -48,11 +44,16 @@ class RatioEstimator(NeuralEstimator):
 
 
 class RatioPosterior:
-    """Prior times ratio for N observations; unnormalised."""
+    """Prior times ratio for N observations; unnormalised.
+
+    Attributes:
+        sampling: The report of the last :meth:`sample`, None before.
+    """
 
     def __init__(self, estimator: RatioEstimator, features: Tensor) -> None:
         self.estimator = estimator
         self.features = features
+        self.sampling: SamplingReport | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -71,22 +72,18 @@ class RatioPosterior:
         """Unnormalised log-density at ``theta`` (..., N, D), as (..., N)."""
         return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
 
-    @torch.no_grad()
-    def sample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)`` by importance resampling of prior draws."""
-        shape = tuple(sample_shape)
-        number = torch.Size(shape).numel()
-        rows_at_once = max(1, CHUNK // NUM_CANDIDATES)
-        parts = []
-        for start in range(0, len(self), rows_at_once):
-            part = self.rows(slice(start, start + rows_at_once))
-            candidates = self.estimator.prior.sample((NUM_CANDIDATES, len(part)))
-            candidates = candidates.to(self.features)
-            weight = part.log_ratio(candidates).softmax(dim=0)
-            chosen = torch.multinomial(weight.T, number, replacement=True).T
-            index = chosen.unsqueeze(-1).expand(-1, -1, candidates.shape[-1])
-            parts.append(candidates.gather(0, index))
-        return torch.cat(parts, dim=1).reshape(*shape, len(self), -1)
+    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
+        """Draw ``(*sample_shape, N, D)``; how, and what the draws are worth, is in `sampling`.
+
+        Args:
+            sample_shape: The shape of the draws per observation.
+            method: ``"importance"``, ``"mcmc"`` or ``"auto"``; see
+                :func:`prudent.estimators.sampling.draw`.
+        """
+        draws, self.sampling = draw(
+            self, self.estimator.prior, sample_shape, method, like=self.features
+        )
+        return draws
 
     def rows(self, index: Tensor | slice) -> RatioPosterior:
         """The posteriors of some observations; nothing is embedded again."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributions
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, Uniform
 
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
 from prudent.randomness import seeded
 
-__all__ = ["check_prior", "from_spec", "log_prior", "to_spec"]
+__all__ = ["check_prior", "from_spec", "log_prior", "support_box", "to_spec"]
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {
@@ -30,12 +30,12 @@ PARAMETERS = {
 }
 
 
-def check_prior(prior: Any) -> int:
-    """Refuse what cannot serve as a prior; return its number of parameters."""
+def check_prior(prior: Any, role: str = "prior") -> int:
+    """Refuse what cannot serve as a prior or proposal; return its number of parameters."""
     missing = [name for name in ("sample", "log_prob") if not callable(getattr(prior, name, None))]
     if missing:
         raise InputError(
-            f"the prior ({type(prior).__name__}) has no `{'`, `'.join(missing)}`; expected a "
+            f"the {role} ({type(prior).__name__}) has no `{'`, `'.join(missing)}`; expected a "
             "torch distribution over theta, such as "
             "torch.distributions.Independent(torch.distributions.Uniform(low, high), 1)."
         )
@@ -44,15 +44,25 @@ def check_prior(prior: Any) -> int:
     if not isinstance(draws, Tensor) or draws.ndim != 2 or prior.log_prob(draws).shape != (2,):
         came = tuple(draws.shape) if isinstance(draws, Tensor) else type(draws).__name__
         raise InputError(
-            f"expected a prior over D parameters: sample((2,)) of shape (2, D) and log_prob of "
+            f"expected a {role} over D parameters: sample((2,)) of shape (2, D) and log_prob of "
             f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
             "it: torch.distributions.Independent(prior, 1)."
+        )
+    if draws.device.type != "cpu":
+        raise InputError(
+            f"the {role} draws on {draws.device}; make it on the CPU. Its draws and densities "
+            "move to the networks' device by themselves."
         )
     return draws.shape[1]
 
 
 def log_prior(prior: Prior, theta: Tensor) -> Tensor:
-    """Log-density of the prior, minus infinity outside its support instead of an error."""
+    """Log-density of the prior, minus infinity outside its support instead of an error.
+
+    A prior lives on the CPU, wherever theta does.
+    """
+    if theta.device.type != "cpu":
+        return log_prior(prior, theta.cpu()).to(theta.device)
     support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
     if support is None:
         return prior.log_prob(theta)
@@ -101,3 +111,17 @@ def from_spec(spec: dict[str, Any]) -> Distribution:
     values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in PARAMETERS[name]}
     rebuilt: Distribution = getattr(distributions, name)(**values)
     return rebuilt
+
+
+def support_box(prior: Prior) -> Distribution:
+    """The uniform distribution on the smallest box that holds the prior's support."""
+    constraint: Any = getattr(prior, "support", None)
+    constraint = getattr(constraint, "base_constraint", constraint)
+    low, high = (getattr(constraint, name, None) for name in ("lower_bound", "upper_bound"))
+    if low is None or high is None:
+        raise InputError(
+            'proposal="box" needs a prior with bounds; this one has none. Use "prior", or pass a '
+            "distribution that covers it."
+        )
+    size = torch.zeros(check_prior(prior))
+    return Independent(Uniform(size + low, size + high), 1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import platform
+import shutil
 import time
 from pathlib import Path
 
@@ -36,8 +35,10 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         path: The directory of the run.
         progress: See :class:`prudent.progress.Progress`.
     """
+    checkpoint = store.work(path, ".checkpoint")
     finished = store.find(path, config)
     if finished is not None:
+        shutil.rmtree(checkpoint, ignore_errors=True)  # left by a kill right after publishing
         return finished
     path.parent.mkdir(parents=True, exist_ok=True)
     seconds = {}
@@ -55,9 +56,11 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
             method=config.method,
             seed=config.seed,
             invalid="exclude",
+            device=config.device,
+            checkpoint=checkpoint,
             **networks,
             progress=progress,
-            **dataclasses.asdict(config.training),
+            **config.training.to_dict(),
         )
         seconds["train"] = time.perf_counter() - start
         start = time.perf_counter()
@@ -65,7 +68,6 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         result = diagnose(estimator, test.theta, test.x, seed=config.seed, progress=progress)
         seconds["diagnose"] = time.perf_counter() - start
     # Times change from run to run, so they live apart from what must not.
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in estimator.history]
     timing = {
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "versions": {
@@ -77,12 +79,14 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     files = {
         "config.json": to_json(config.to_dict()),
         "coverage.json": to_json(result.coverage.curves()),
-        "history.jsonl": "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode(),
+        "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": to_bytes(estimator),
         "timing.json": to_json(timing),
     }
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    store.tidy(path)
     return store.read(path)
 
 

@@ -19,7 +19,7 @@ from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.files import sha256, sync_directory, to_json, write_atomic
 
-__all__ = ["Run", "find", "load", "publish", "read"]
+__all__ = ["Run", "find", "load", "publish", "read", "tidy", "work"]
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,30 @@ def find(path: Path, config: RunConfig) -> Run | None:
     return run
 
 
+def work(path: Path, suffix: str = "") -> Path:
+    """Where the unfinished parts of a run are."""
+    return path.parent / ".work" / f"{path.name}{suffix}"
+
+
+def tidy(path: Path) -> None:
+    """Remove the directory of unfinished parts, if others do not work there."""
+    with contextlib.suppress(OSError):
+        work(path).parent.rmdir()
+
+
 def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
     """Make a finished run appear at a path."""
-    work = path.parent / ".work" / path.name
+    unfinished = work(path)
     try:
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
         for name, data in files.items():
-            write_atomic(work / name, data)
+            write_atomic(unfinished / name, data)
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
-        write_atomic(work / "metrics.json", to_json({**metrics, "files": listing}))
-        os.rename(work, path)
+        write_atomic(unfinished / "metrics.json", to_json({**metrics, "files": listing}))
+        os.rename(unfinished, path)
         sync_directory(path.parent)
-        with contextlib.suppress(OSError):  # others may be at work beside this run
-            work.parent.rmdir()
+        tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
 

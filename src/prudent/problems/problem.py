@@ -38,8 +38,9 @@ class Problem:
         parameter_names: D names for plots.
         units: D units for plots, empty where a parameter has none.
         networks: By family, ``nre`` or ``npe``: the paper's ``embedding``, as a specification that
-            :func:`prudent.estimators.networks.build` takes, and ``hidden`` widths. A family that
-            is missing has the defaults. Observations are standardised before they are embedded.
+            :func:`prudent.estimators.networks.build` takes, ``hidden`` widths, and ``transforms``
+            of a flow. What is missing has the defaults. Observations are standardised before they
+            are embedded.
         log_posterior: Where it is known, the exact normalised log-density of ``theta``
             (..., N, D) given ``x`` ``(N, *x_shape)``, as (..., N).
     """

@@ -132,5 +132,6 @@ def problem() -> Problem:
         simulator=simulate,
         x_shape=(NUM_EVENTS,),
         parameter_names=("fermi_constant",),
+        networks={"npe": {"transforms": 1}},
         log_posterior=log_posterior,
     )

@@ -14,8 +14,9 @@ import torch
 
 from prudent.diagnostics import Coverage, verdict
 from prudent.experiments.store import Run
+from prudent.extras import require
 from prudent.files import write_atomic
-from prudent.reports import require_matplotlib, tables
+from prudent.reports import tables
 from prudent.version import __version__
 
 __all__ = ["run_verdict", "write_report"]
@@ -29,7 +30,7 @@ def run_verdict(run: Run) -> str:
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
     """Write the report of some runs to one file."""
-    require_matplotlib()
+    require("matplotlib", "report", "figures")
     from prudent.reports.figures import LABELS, coverage_figure, svg
 
     verdicts = [(_label(LABELS[run.config.method], run), run_verdict(run)) for run in runs]

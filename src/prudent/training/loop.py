@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from prudent.coverage.penalty import worst_shortfall
 from prudent.datasets import Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.progress import Progress, Reporter
-from prudent.randomness import derive, generator, seeded
+from prudent.randomness import derive, seeded
+from prudent.training.checkpoint import Checkpoints
 from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
+from prudent.training.state import TrainingState
 
 __all__ = ["train"]
 
@@ -40,11 +40,15 @@ def train(
     options: Options,
     seed: int,
     progress: Reporter = None,
+    checkpoints: Checkpoints | None = None,
+    title: str = "training",
 ) -> None:
     """Train in place and leave the weights of the epoch with the best validation loss.
 
     Rows of ``estimator.history`` hold the mean of every term over the epoch's steps, the same
-    terms on the validation pairs, the gradient norm, the learning rate and the skipped steps.
+    terms on the validation pairs, the gradient norm, the learning rate, the skipped steps and the
+    seconds; with a coverage penalty also the effective number of its draws and the worst
+    shortfall of coverage on the validation pairs.
 
     Args:
         estimator: Adapted to the pairs already.
@@ -54,82 +58,101 @@ def train(
         options: See :class:`Options`.
         seed: Of batches and of the draws inside the objective.
         progress: See :class:`Progress`.
+        checkpoints: Where to keep the state, and to continue from.
+        title: Of the progress bar.
     """
     if options.batch_size > len(training):
         raise InputError(
             f"`batch_size` is {options.batch_size}, but only {len(training):,} pairs are left to "
             f"train on; pass batch_size={max(1, len(training) // 4)} or simulate more."
         )
-    optimizer = AdamW(estimator.parameters(), lr=options.learning_rate, weight_decay=0.0)
-    schedule = ReduceLROnPlateau(optimizer)
-    order = generator(seed, "batches")
-    best_loss, best_state = math.inf, None
-    with (
-        seeded(seed, "training"),
-        Progress("training", options.epochs, progress, unit="epoch") as bar,
-    ):
-        for epoch in range(options.epochs):
-            start = time.perf_counter()
-            row: dict[str, Any] = {"epoch": epoch + 1}
-            row |= _epoch(estimator, objective, training, optimizer, order, options, epoch + 1)
-            terms = _validate(estimator, objective, validation, derive(seed, "validation"))
-            loss = float(objective.total({k: torch.tensor(v) for k, v in terms.items()}))
-            row |= {f"validation_{name}": value for name, value in terms.items()}
-            row |= {"validation_loss": loss, "learning_rate": optimizer.param_groups[0]["lr"]}
-            row["selected"] = loss < best_loss
-            if row["selected"]:
-                best_loss, best_state = loss, _copy(estimator.state_dict())
-            schedule.step(loss)
-            row["seconds"] = time.perf_counter() - start
-            estimator.history.append(row)
-            bar.advance({k: row[k] for k in (*terms, "validation_loss", "skipped")})
-    if best_state is None:
+    state = TrainingState(estimator, options, seed)
+    with seeded(seed, "training"):
+        if checkpoints is not None and (stored := checkpoints.latest()) is not None:
+            state.restore(*stored)
+        with Progress(title, options.epochs, progress, "epoch", done=state.epoch) as bar:
+            while not state.finished:
+                row = _one_epoch(state, objective, training, validation, seed)
+                estimator.history.append(row)
+                if checkpoints is not None and (state.finished or checkpoints.due()):
+                    checkpoints.write(state.epoch, *state.export())
+                shown = (*objective.weights, "validation_loss", "validation_shortfall", "skipped")
+                bar.advance({name: row[name] for name in shown if name in row})
+    if not state.best:
         raise TrainingError(
-            f"the validation loss ({objective}) was never finite in {options.epochs} epochs; "
+            f"the validation loss ({objective}) was never finite in {state.epoch} epochs; "
             "lower the learning rate or look at the simulations."
         )
-    estimator.load_state_dict(best_state)
+    estimator.load_state_dict(state.best)
     estimator.eval()
 
 
-def _epoch(
-    estimator: NeuralEstimator,
+def _one_epoch(
+    state: TrainingState,
     objective: WeightedSum,
     training: Pairs,
-    optimizer: AdamW,
-    order: torch.Generator,
-    options: Options,
-    epoch: int,
+    validation: Pairs,
+    seed: int,
 ) -> dict[str, Any]:
-    """One pass; the mean of each term, the mean gradient norm and the number of skipped steps."""
+    """Train and validate once; the row of the history."""
+    start = time.perf_counter()
+    row: dict[str, Any] = {"epoch": state.epoch + 1, "learning_rate": state.learning_rate}
+    row |= _pass(state, objective, training)
+    held_out = _validate(state.estimator, objective, validation, derive(seed, "validation"))
+    row |= {f"validation_{name}": value for name, value in held_out.items()}
+    row["selected"] = state.end_epoch(held_out["loss"])
+    row["seconds"] = time.perf_counter() - start
+    return row
+
+
+def _pass(state: TrainingState, objective: WeightedSum, training: Pairs) -> dict[str, Any]:
+    """One pass; the mean of each figure over its steps, and the number of skipped ones."""
+    estimator, options = state.estimator, state.options
     estimator.train()
-    sums: dict[str, float] = {}
+    objective.train()
+    # The weight of the regulariser rises linearly from zero, if that is asked for.
+    ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
     num_steps = len(training) // options.batch_size
-    taken = 0
-    causes: Counter[str] = Counter()
-    for batch in training.batches(options.batch_size, order):
-        terms = objective.terms(estimator(batch.x), batch.theta)
-        optimizer.zero_grad()
-        objective.total(terms).backward()
-        norm = torch.nn.utils.clip_grad_norm_(estimator.parameters(), options.clip_norm)
-        figures = {name: float(value.detach()) for name, value in terms.items()}
-        figures["gradient_norm"] = float(norm)
+    sums: dict[str, float] = {}
+    skipped = 0
+    for step, batch in enumerate(training.batches(options.batch_size, state.order), start=1):
+        buffers = [(buffer, buffer.clone()) for buffer in estimator.buffers()]
+        figures = _step(state, objective, batch, ramp)
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
-            causes[broken[0]] += 1
-            if sum(causes.values()) > max(1.0, MAX_SKIPPED * num_steps):
+            skipped += 1
+            for buffer, before in buffers:  # batch normalisation saw the bad batch
+                buffer.copy_(before)
+            if skipped > max(1.0, MAX_SKIPPED * num_steps):
+                rows = ", ".join(map(str, batch.row_numbers[:8].tolist()))
                 raise TrainingError(
-                    f"training stopped in epoch {epoch}: {sum(causes.values())} of {num_steps} "
-                    f"steps were not finite, first in `{broken[0]}` (objective {objective}). "
-                    "Lower the learning rate or the weight, or look for extreme simulations."
+                    f"training stopped in epoch {state.epoch + 1}: {skipped} of {num_steps} steps "
+                    f"were not finite, the last in `{broken[0]}` (objective {objective}) at step "
+                    f"{step}, whose batch holds the simulations {rows}, ... Lower the learning "
+                    "rate or the weight, or look for extreme simulations."
                 )
             continue
-        optimizer.step()
-        taken += 1
+        state.optimizer.step()
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + value
-    means = {name: total / max(1, taken) for name, total in sums.items()}
-    return {**means, "skipped": sum(causes.values())}
+    means = {name: total / max(1, num_steps - skipped) for name, total in sums.items()}
+    return {**means, "skipped": skipped}
+
+
+def _step(
+    state: TrainingState, objective: WeightedSum, batch: Pairs, ramp: float
+) -> dict[str, float]:
+    """Gradients of one batch, clipped but not yet applied; its figures."""
+    batch = batch.to(state.device)
+    terms = objective.evaluate(state.estimator(batch.x), batch.theta)
+    loss = objective.total(terms.values, ramp)
+    state.optimizer.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(state.estimator.parameters(), state.options.clip_norm)
+    figures = {**terms.values, "loss": loss, "gradient_norm": norm}
+    if terms.effective_samples is not None:
+        figures["effective_samples"] = terms.effective_samples
+    return {name: float(value.detach()) for name, value in figures.items()}
 
 
 @torch.no_grad()
@@ -138,14 +161,19 @@ def _validate(
 ) -> dict[str, float]:
     """The terms on held-out pairs, with the same random draws in every epoch."""
     estimator.eval()
+    objective.train(mode=False)
+    device = next(estimator.parameters()).device
     sums = dict.fromkeys(objective.weights, 0.0)
+    alphas: list[Tensor] = []
     with seeded(seed):
         for batch in validation.batches(VALIDATION_BATCH):
-            for name, value in objective.terms(estimator(batch.x), batch.theta).items():
+            batch = batch.to(device)
+            terms = objective.evaluate(estimator(batch.x), batch.theta)
+            for name, value in terms.values.items():
                 sums[name] += float(value) * len(batch) / len(validation)
+            alphas += [] if terms.alpha is None else [terms.alpha]
+    total = objective.total({name: torch.tensor(v) for name, v in sums.items()})
+    sums["loss"] = float(total)
+    if alphas:
+        sums["shortfall"] = float(worst_shortfall(torch.cat(alphas)))
     return sums
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A real copy: the tensors of a state follow later updates."""
-    return {name: value.detach().clone() for name, value in state.items()}

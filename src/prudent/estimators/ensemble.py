@@ -1,0 +1,140 @@
+r"""Several estimators as one: the average of their posteriors.
+
+For K members the density is :math:`\frac1K \sum_k q_k(\theta \mid x)`, computed as a log-sum-exp
+minus :math:`\ln K`. Ratios are averaged in the same way before they meet the prior. Averages of
+over-confident members are wider than each of them where the members disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prudent.contracts import Prior, Shape
+from prudent.errors import InputError
+from prudent.estimators.base import NeuralEstimator
+from prudent.estimators.priors import log_prior
+from prudent.estimators.sampling import SamplingReport, draw
+from prudent.history import History
+
+__all__ = ["Ensemble", "EnsemblePosterior"]
+
+
+class Ensemble(nn.Module):
+    """The average of estimators of one kind, itself an estimator.
+
+    Args:
+        members: Estimators with the same prior and shapes.
+        fold: For cross-fitted members, the member that did not train on each pair, (N,).
+        out_of_fold: The log-density of each pair under that member, (N,): what the ensemble says
+            of pairs it has not seen, for later calibration.
+
+    Attributes:
+        history: The rows of all members, each with its ``member``.
+        info: How it was trained, in plain JSON; saved with the ensemble.
+    """
+
+    kind = "ensemble"
+
+    def __init__(
+        self,
+        members: Sequence[NeuralEstimator],
+        fold: Tensor | None = None,
+        out_of_fold: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if not members:
+            raise InputError("an ensemble needs at least one member.")
+        shapes = {(member.kind, member.dim, member.x_shape) for member in members}
+        if len(shapes) > 1:
+            raise InputError(
+                f"expected members of one kind and shape, got {sorted(shapes)}: (kind, number of "
+                "parameters, shape of x)."
+            )
+        self.members = nn.ModuleList(members)
+        self.register_buffer("fold", fold)
+        self.register_buffer("out_of_fold", out_of_fold)
+        first = members[0]
+        self.prior: Prior = first.prior
+        self.dim, self.x_shape, self.normalized = first.dim, first.x_shape, first.normalized
+        self.history = History(
+            {"member": index, **row}
+            for index, member in enumerate(members)
+            for row in member.history
+        )
+        self.info: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[NeuralEstimator]:
+        return iter(self.members)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> EnsemblePosterior:
+        """The posteriors given ``x`` ``(N, *x_shape)``."""
+        return EnsemblePosterior(self, [member(x) for member in self.members])
+
+    def save(self, path: Any) -> None:
+        """Write the ensemble to one file, atomically; see :func:`prudent.load`."""
+        from prudent.estimators.store import save
+
+        save(self, path)
+
+    def __repr__(self) -> str:
+        method = self.info.get("method", self.members[0].kind)
+        return f"<Ensemble of {len(self)} {method}: theta ({self.dim},), x {self.x_shape}>"
+
+
+class EnsemblePosterior:
+    """The average of the members' posteriors for N observations."""
+
+    def __init__(self, estimator: Ensemble, parts: Sequence[Any]) -> None:
+        self.estimator, self.parts = estimator, list(parts)
+        self.sampling: SamplingReport | None = None
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __repr__(self) -> str:
+        number = self.estimator.dim
+        return f"<EnsemblePosterior of {len(self)} observations, {number} parameters>"
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        return _log_mean([part.log_ratio(theta) for part in self.parts])
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalised."""
+        if not self.estimator.normalized:
+            return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
+        return _log_mean([part.log_prob(theta) for part in self.parts])
+
+    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
+        """Draw ``(*sample_shape, N, D)``.
+
+        Args:
+            sample_shape: Of the draws.
+            method: For ratios; see :func:`prudent.estimators.sampling.draw`.
+        """
+        if not self.estimator.normalized:
+            draws, self.sampling = draw(
+                self, self.estimator.prior, sample_shape, method, like=self.parts[0].features
+            )
+            return draws
+        # Each draw comes from a member chosen at random.
+        shape = tuple(sample_shape)
+        drawn = torch.stack([part.sample(shape) for part in self.parts])
+        choice = torch.randint(len(self.parts), (1, *shape, len(self), 1)).to(drawn.device)
+        return drawn.take_along_dim(choice, dim=0).squeeze(0)
+
+    def rows(self, index: Tensor | slice) -> EnsemblePosterior:
+        """The posteriors of some observations; nothing is embedded again."""
+        return EnsemblePosterior(self.estimator, [part.rows(index) for part in self.parts])
+
+
+def _log_mean(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(values)).logsumexp(dim=0) - math.log(len(values))

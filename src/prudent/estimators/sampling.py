@@ -1,0 +1,105 @@
+r"""Draws from the prior times a ratio, and what they are worth.
+
+A batch of observations is served by importance resampling. One observation deserves more where
+that is not enough: a chain.
+
+The effective sample size says how many independent draws the answer is worth. Importance weights
+:math:`w` that sum to one are worth :math:`1 / \sum w^2`; a chain is worth its length over its
+integrated autocorrelation time :math:`\tau`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from prudent.contracts import Prior, Shape
+from prudent.errors import InputError, unknown_name
+from prudent.estimators import mcmc
+from prudent.estimators.importance import NUM_CANDIDATES, Ratio, SamplingReport, resample
+
+__all__ = ["SamplingReport", "draw"]
+
+METHODS = ("auto", "importance", "mcmc")
+# Importance resampling warns below as many effective draws as were asked for, within these.
+FEW, ENOUGH = 10, 100
+
+
+def draw(
+    posterior: Ratio,
+    prior: Prior,
+    sample_shape: Shape = (),
+    method: str = "auto",
+    like: Tensor | None = None,
+) -> tuple[Tensor, SamplingReport]:
+    """Draw from the prior times the ratio of a posterior, without a gradient.
+
+    The random numbers come from torch's global generator.
+
+    >>> import prudent
+    >>> problem = prudent.problems.get("gaussian")
+    >>> estimator = prudent.estimators.RatioEstimator(problem.prior, 2, (2,), hidden=(8,))
+    >>> draws, report = draw(estimator(torch.zeros(3, 2)), problem.prior, (100,))
+    >>> draws.shape, report.method, report.effective_sample_size.shape
+    (torch.Size([100, 3, 2]), 'importance', torch.Size([3]))
+
+    Args:
+        posterior: Anything with ``log_ratio``, ``rows`` and a length N.
+        prior: The prior that the ratio refers to.
+        sample_shape: The shape of the draws per observation.
+        method: ``"importance"``; ``"mcmc"``, for one observation; or ``"auto"``: for one
+            observation a chain, if importance resampling is worth less than the draws asked for
+            and emcee is installed.
+        like: A tensor whose type and device the network expects of theta, if not the prior's.
+
+    Returns:
+        The draws ``(*sample_shape, N, D)`` and how they were made.
+    """
+    if method not in METHODS:
+        raise unknown_name("sampling method", method, METHODS)
+    if len(posterior) == 0:
+        raise InputError("the posterior holds no observation; expected at least one.")
+    shape = tuple(sample_shape)
+    number = torch.Size(shape).numel()
+    with torch.no_grad():
+        if method != "mcmc":
+            draws, report = resample(posterior, prior, number, like)
+            chain_helps = len(posterior) == 1 and find_spec("emcee") is not None
+            # A chain takes seconds: worth it where the draws would repeat each other.
+            if method == "auto" and chain_helps and report.effective_sample_size.min() < number:
+                method = "mcmc"
+        if method == "mcmc":
+            draws, report = mcmc.chain(posterior, prior, number, like)
+    if complaint := _complaint(report):
+        # The user called the `sample` that called this.
+        warnings.warn(complaint, stacklevel=3)
+    draws = draws if like is None else draws.to(like)
+    return draws.reshape(*shape, *draws.shape[1:]), report
+
+
+def _complaint(report: SamplingReport) -> str | None:
+    """What the user should know about draws that are worth too little."""
+    size, number = report.effective_sample_size, report.num_samples
+    if report.num_steps is not None and report.autocorrelation_time is not None:
+        times = report.num_steps / report.autocorrelation_time
+        if times >= mcmc.LONG_ENOUGH:
+            return None
+        return (
+            f"the chain stopped at {mcmc.MAX_STEPS:,} steps. After burn-in it lasts {times:.0f} "
+            f"autocorrelation times where {mcmc.LONG_ENOUGH} are expected, and {number:,} draws "
+            f"are worth about {size.min():,.0f}. Modes of the posterior may have wrong weights: "
+            "compare with another seed."
+        )
+    wanted = min(max(number, FEW), ENOUGH)
+    few = int((size < wanted).sum())
+    if few == 0:
+        return None
+    return (
+        f"{number:,} draws are worth {size.min():,.1f} independent ones for observation "
+        f"{int(size.argmin())}, and fewer than {wanted} for {few:,} of {len(size):,}: too few of "
+        f"{NUM_CANDIDATES:,} prior draws fall where the posterior is. Sample these one by one "
+        'with posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
+    )

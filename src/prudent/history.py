@@ -1,0 +1,115 @@
+"""What happened in each epoch of a training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prudent.errors import InputError
+from prudent.extras import require
+
+__all__ = ["History"]
+
+PANELS = {
+    "loss": "objective",
+    "coverage": "coverage penalty",
+    "balance": "balance",
+    "shortfall": "worst shortfall",
+    "effective_samples": "effective draws",
+    "gradient_norm": "gradient norm",
+    "learning_rate": "learning rate",
+}
+
+
+class History(list[dict[str, Any]]):
+    r"""One row per epoch; the values are ready for JSON, so a number that is not finite is None.
+
+    >>> history = History()
+    >>> history.append({"epoch": 1, "loss": float("nan"), "validation_loss": 0.5})
+    >>> history
+    <History: 1 epochs, best validation loss 0.5 in epoch 1>
+    >>> history.to_jsonl()
+    '{"epoch": 1, "loss": null, "validation_loss": 0.5}\n'
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        super().__init__()
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add the row of an epoch."""
+        super().append({name: _finite(value) for name, value in row.items()})
+
+    def column(self, name: str) -> list[float]:
+        """One quantity over the epochs, NaN where it is missing."""
+        values = (row.get(name) for row in self)
+        return [math.nan if value is None else float(value) for value in values]
+
+    def to_jsonl(self, *, times: bool = True) -> str:
+        """JSON lines; without times they are the same for every repetition of a run."""
+        rows = self if times else ({k: v for k, v in r.items() if k != "seconds"} for r in self)
+        return "".join(json.dumps(row, sort_keys=True, allow_nan=False) + "\n" for row in rows)
+
+    @classmethod
+    def from_jsonl(cls, text: str) -> History:
+        """The inverse of :meth:`to_jsonl`."""
+        return cls(json.loads(line) for line in text.splitlines() if line)
+
+    def plot(self) -> Any:
+        """The training curves, one panel per quantity that changed, as a matplotlib figure."""
+        if not self:
+            raise InputError("the history is empty; only a trained estimator has training curves.")
+        require("matplotlib", "report", "figures")
+        from matplotlib.figure import Figure
+
+        panels = [name for name in PANELS if any(name in key for key in self[0])]
+        panels = [name for name in panels if self._lines(name)]
+        figure = Figure(figsize=(3.2 * len(panels), 2.6), layout="constrained")
+        for axes, name in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
+            for (label, member), (epochs, values) in self._lines(name).items():
+                style = "--" if label == "validation" else "-"
+                colour = "C1" if label == "validation" else "C0"
+                first = label if not member else None
+                axes.plot(epochs, values, style, color=colour, label=first, linewidth=1.2)
+            if name == "loss":
+                for row in self._selected():
+                    axes.axvline(row["epoch"], color="0.6", linewidth=0.8, linestyle=":")
+            axes.set(title=PANELS[name], xlabel="epoch")
+            if name == "learning_rate":
+                axes.set_yscale("log")
+            axes.legend(frameon=False, fontsize="small")
+        return figure
+
+    def _lines(self, name: str) -> dict[tuple[str, int], tuple[list[float], list[float]]]:
+        """The curves of a panel, by part of the data and member of an ensemble."""
+        lines = {}
+        for label, key in (("training", name), ("validation", f"validation_{name}")):
+            for member in sorted({row.get("member", 0) for row in self}):
+                rows = History(row for row in self if row.get("member", 0) == member)
+                values = rows.column(key)
+                if any(math.isfinite(value) for value in values):
+                    lines[label, member] = (rows.column("epoch"), values)
+        return lines
+
+    def _selected(self) -> list[dict[str, Any]]:
+        """The epoch whose weights were kept, of each member."""
+        return list({row.get("member", 0): row for row in self if row.get("selected")}.values())
+
+    def __repr__(self) -> str:
+        best = [row for row in self if row.get("validation_loss") is not None]
+        if not best:
+            return f"<History: {len(self)} epochs>"
+        row = min(best, key=lambda row: float(row["validation_loss"]))
+        return (
+            f"<History: {len(self)} epochs, best validation loss {row['validation_loss']:.4g} "
+            f"in epoch {row.get('epoch')}>"
+        )
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

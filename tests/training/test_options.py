@@ -1,0 +1,234 @@
+"""Every option does what it says, and refuses what it cannot do."""
+
+import pytest
+import torch
+from torch.distributions import Beta, Independent, Normal, StudentT, Uniform
+
+import prudent
+from prudent.coverage import CoveragePenalty, penalty
+from prudent.errors import InputError
+from prudent.estimators.priors import support_box
+from prudent.training import Options, fit, methods
+from prudent.training.options import PRESETS
+from prudent.training.recipe import make_objective
+
+PROBLEM = prudent.problems.get("gaussian")
+MOONS = prudent.problems.get("two_moons")
+THETA, X = PROBLEM.draw(160, 0)
+SMALL = {"hidden": [8], "epochs": 2, "batch_size": 32, "progress": False}
+WIDE = Independent(StudentT(5 * torch.ones(2), torch.zeros(2), 2 * torch.ones(2)), 1)
+NARROW = Independent(Uniform(-torch.ones(2), torch.ones(2)), 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"proposal": "model"},
+        {"proposal": "model-rsample"},
+        {"proposal": WIDE},
+        {"target": "calibrated"},
+        {"target": 0.3},
+        {"indicator": "density"},
+        {"computation": "direct"},
+        {"levels": "mean"},
+        {"distance": "absolute"},
+        {"distance": "supremum"},
+        {"fraction": 0.5},
+        {"warmup_epochs": 1},
+        {"num_samples": 1},
+        {"weight": 0.0},
+        {"clip_norm": 0.1},
+    ],
+    ids=lambda value: "-".join(str(v)[:12] for v in value.values()),
+)
+def test_every_option_changes_the_result(options):
+    plain = fit(THETA, X, PROBLEM.prior, method="calnpe", **SMALL)
+    other = fit(THETA, X, PROBLEM.prior, method="calnpe", **SMALL, **options)
+    states = plain.state_dict(), other.state_dict()
+    assert any(not torch.equal(states[0][name], states[1][name]) for name in states[0])
+    name, value = next(iter(options.items()))
+    recorded = other.info["options"][name]
+    assert recorded == value if value is not WIDE else recorded["class"] == "Independent"
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_a_box_proposal_on_a_box_prior_is_the_prior(method):
+    theta, x = MOONS.draw(160, 0)
+    options = {"method": method, **SMALL}
+    prior = fit(theta, x, MOONS.prior, **options)
+    boxed = fit(theta, x, MOONS.prior, proposal="box", **options)
+    assert all(torch.equal(v, boxed.state_dict()[k]) for k, v in prior.state_dict().items())
+
+
+def test_the_box_of_a_bounded_prior():
+    prior = Independent(Beta(2 * torch.ones(3), 5 * torch.ones(3)), 1)
+    box = support_box(prior)
+    assert torch.equal(box.base_dist.low, torch.zeros(3))
+    assert torch.equal(box.base_dist.high, torch.ones(3))
+    low = torch.tensor([-1.0, 2.0])
+    box = support_box(Independent(Uniform(low, low + 1), 1))
+    assert torch.equal(box.base_dist.low, low)
+
+
+class NoDensity:
+    def sample(self, shape=()):
+        return torch.zeros(*shape, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"proposal": "pryor"}, "Did you mean `prior`"),
+        ({"proposal": "box"}, "needs a prior with bounds"),
+        ({"proposal": NARROW}, "no density at"),
+        ({"proposal": NoDensity()}, "the proposal (NoDensity) has no `log_prob`"),
+        ({"proposal": Normal(torch.zeros(2), torch.ones(2))}, "expected a proposal over D"),
+        (
+            {"proposal": Independent(Normal(torch.zeros(3), torch.ones(3)), 1)},
+            "draws 3 parameters, the prior 2",
+        ),
+        ({"method": "calnre", "proposal": "model"}, "a ratio cannot draw from itself"),
+        ({"method": "calnre", "transforms": 2}, "calnre has no flow"),
+        ({"transforms": 0}, "`transforms` is 0"),
+        ({"distance": "square"}, "Did you mean `squared`"),
+        ({"computation": "sorted"}, "Did you mean `sort`"),
+        ({"levels": "median"}, "unknown levels"),
+        ({"levels": 3}, "expected one of upper mean"),
+        ({"target": 2.0}, "`target` is 2.0"),
+        ({"fraction": 0.0}, "`fraction` is 0.0"),
+        ({"fraction": 1.5}, "`fraction` is 1.5"),
+        ({"warmup_epochs": -1}, "`warmup_epochs` is -1"),
+        ({"patience": 0}, "`patience` is 0"),
+        ({"members": 0}, "`members` is 0"),
+        ({"num_samples": 0}, "`num_samples` is 0"),
+        ({"weight": -0.5}, "`weight` is -0.5"),
+        ({"batch_size": 1000}, "only 128 pairs"),
+        ({"preset": "papr"}, "Did you mean `paper`"),
+        ({"device": "cuda:99"}, "available: cpu"),
+        ({"device": "abacus"}, "available: cpu"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_mistakes_are_named_in_one_line(change, message):
+    arguments = {"method": "calnpe", **SMALL, **change}
+    with pytest.raises(InputError) as raised:
+        fit(THETA, X, PROBLEM.prior, **arguments)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_paper_in_one_word():
+    """Every option that the paper speaks of is set, whatever our defaults become."""
+    objective = make_objective(methods.get("calnre"), MOONS.prior, Options.of("paper"))
+    ours, theirs = objective.objectives["coverage"], CoveragePenalty.paper(MOONS.prior)
+    for name in ("num_samples", "indicator", "fraction", "midpoint", "settings", "proposal"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    ours_alone = {"members", "ensemble", "validation_fraction"}
+    assert set(PRESETS["paper"]) == set(Options().to_dict()) - ours_alone
+    assert Options.of("paper", epochs=3).epochs == 3
+    estimator = fit(THETA, X, PROBLEM.prior, method="calnpe", preset="paper", **SMALL)
+    assert estimator.info["options"]["indicator"] == "density"
+
+
+def test_distances_by_hand():
+    values = torch.tensor([0.1, 0.2, 0.9, 0.6], dtype=torch.float64)
+    excess = torch.tensor([0.25 - 0.1, 0.5 - 0.2, 0.75 - 0.6, 1.0 - 0.9]).double()
+    assert (excess > 0).all()
+    higher = values.clone()
+    higher[0] = 0.45
+    shifted = torch.tensor([0.25 - 0.2, 0.5 - 0.45, 0.75 - 0.6, 1.0 - 0.9]).double()
+    both = {"distance": "absolute", "target": "calibrated"}
+    assert float(penalty(values, distance="absolute")) == pytest.approx(float(excess.mean()))
+    assert float(penalty(values, distance="supremum")) == pytest.approx(float(excess.max()))
+    assert float(penalty(higher, **both)) == pytest.approx(float(shifted.mean()))
+    low = torch.tensor([0.5, 1.0])  # e = 0 and 0: nothing to punish
+    assert float(penalty(low, distance="supremum", target="calibrated")) == 0
+    wide = torch.tensor([0.9, 1.0])  # e = -0.4 and 0
+    assert float(penalty(wide, distance="supremum")) == 0
+    assert float(penalty(wide, distance="supremum", target="calibrated")) == pytest.approx(0.4)
+    assert penalty(torch.tensor([0.5, torch.nan]), distance="supremum").isnan()
+
+
+def test_the_weight_rises_from_zero():
+    """In the first epoch of a warm-up the weights move as without a penalty."""
+    options = {**SMALL, "epochs": 1, "method": "calnpe"}
+    warm = fit(THETA, X, PROBLEM.prior, warmup_epochs=10, **options)
+    plain = fit(THETA, X, PROBLEM.prior, weight=0.0, **options)
+    strong = fit(THETA, X, PROBLEM.prior, **options)
+    state = warm.state_dict()
+    assert all(torch.equal(state[k], v) for k, v in plain.state_dict().items())
+    assert any(not torch.equal(state[k], v) for k, v in strong.state_dict().items())
+
+
+def test_warm_up_is_linear_and_leaves_the_validation_loss_alone():
+    estimator = fit(
+        THETA, X, PROBLEM.prior, method="calnpe", warmup_epochs=4, **{**SMALL, "epochs": 6}
+    )
+    for row in estimator.history:
+        ramp = min(1.0, (row["epoch"] - 1) / 4)
+        expected = row["nll"] + 5 * ramp * row["coverage"]
+        assert row["loss"] == pytest.approx(expected, rel=1e-5)
+        total = row["validation_nll"] + 5 * row["validation_coverage"]
+        assert row["validation_loss"] == pytest.approx(total, rel=1e-5)
+
+
+class Counting:
+    """A posterior that notes how many pairs it was asked about."""
+
+    def __init__(self, x, seen):
+        self.x, self.seen = x, seen
+
+    def log_prob(self, theta):
+        self.seen.append(theta.shape[1])
+        return -((theta - self.x) ** 2).sum(-1)
+
+    def rows(self, index):
+        return Counting(self.x[index], self.seen)
+
+
+def test_a_fraction_of_the_batch_in_training_and_all_of_it_in_evaluation():
+    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=0.3)
+    seen = []
+    term(Counting(X[:40], seen), THETA[:40])
+    term.eval()
+    term(Counting(X[:40], seen), THETA[:40])
+    assert seen == [12, 40]
+    term.train()
+    posterior = Independent(Normal(X[:40], torch.ones(40, 2)), 1)
+    with pytest.raises(InputError, match="has no `rows"):
+        term(posterior, THETA[:40])
+
+
+def test_effective_draws_of_the_penalty_by_hand():
+    torch.manual_seed(0)
+    posterior = Independent(Normal(0.8 * X[:9], torch.full((9, 2), 0.4)), 1)
+    term = CoveragePenalty(PROBLEM.prior, num_samples=32)
+    torch.manual_seed(1)
+    result = term.evaluate(posterior, THETA[:9])
+    torch.manual_seed(1)
+    draws = PROBLEM.prior.sample((32, 9))
+    weight = (posterior.log_prob(draws) - PROBLEM.prior.log_prob(draws)).double().exp()
+    expected = (weight.sum(0) ** 2 / (weight**2).sum(0)).mean()
+    assert float(result.effective_samples) == pytest.approx(float(expected), rel=1e-4)
+    rsample = CoveragePenalty("model-rsample", num_samples=32)
+    assert float(rsample.evaluate(posterior, THETA[:9]).effective_samples) == pytest.approx(32)
+
+
+def test_early_stopping_stops_and_keeps_the_best():
+    options = {**SMALL, "epochs": 200, "learning_rate": 0.05, "patience": 5}
+    estimator = fit(THETA, X, PROBLEM.prior, method="npe", **options)
+    losses = estimator.history.column("validation_loss")
+    best = losses.index(min(losses)) + 1
+    assert len(losses) == best + 5 < 200
+
+
+def test_reparametrised_draws_push_in_the_same_direction():
+    """Both gradients of the model's own draws widen a posterior that is too narrow."""
+    torch.manual_seed(0)
+    theta, x = PROBLEM.draw(512, 0)
+    for proposal in ("model", "model-rsample"):
+        width = torch.tensor(-1.5, requires_grad=True)
+        posterior = Independent(Normal(0.8 * x, width.exp().expand(512, 2)), 1)
+        value = CoveragePenalty(proposal, num_samples=64)(posterior, theta)
+        value.backward()
+        assert width.grad < 0, proposal
