@@ -1,5 +1,6 @@
 """What `import prudent` costs and touches, and that the documents say what is."""
 
+import json
 import re
 import subprocess
 import sys
@@ -66,6 +67,27 @@ def test_examples_of_the_documentation_run_as_written(tmp_path, monkeypatch):
     assert len(examples) == 3
     for number, example in enumerate(examples):
         exec(compile(example, f"docs/problems.md example {number + 1}", "exec"), {})
+
+
+def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for number, example in enumerate(blocks("docs/training.md", "python")):
+        exec(compile(example, f"docs/training.md example {number + 1}", "exec"), names)
+    config = tmp_path / "file.toml"
+    (text,) = blocks("docs/training.md", "toml")
+    config.write_text(text.replace("epochs = 200", "epochs = 2"))
+    command = [sys.executable, "-m", "prudent", "train", "--config", str(config)]
+    typed = ["--num-test", "20", "--budget", "300", "-q", "-o", "run"]
+    subprocess.run([*command, *typed], check=True, capture_output=True)
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["budget"] == 300
+    assert written["training"]["epochs"] == 2
+    assert written["training"]["indicator"] == "density"
+    command[-1] = "run/config.json"
+    subprocess.run([*command, "-q", "-o", "again"], check=True, capture_output=True)
+    again = (tmp_path / "again" / "model.safetensors").read_bytes()
+    assert again == (tmp_path / "run" / "model.safetensors").read_bytes()
 
 
 def test_readme_has_three_python_examples_and_names_the_commands():

@@ -67,10 +67,13 @@ class History(list[dict[str, Any]]):
 
         panels = [name for name in PANELS if any(name in key for key in self[0])]
         panels = [name for name in panels if self._lines(name)]
-        figure = Figure(figsize=(3.2 * len(panels), 2.6), layout="constrained")
-        for axes, name in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(3.2 * columns, 2.5 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        for axes, name in zip(grid, panels, strict=False):
             for (label, member), (epochs, values) in self._lines(name).items():
                 style = "--" if label == "validation" else "-"
                 colour = "C1" if label == "validation" else "C0"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import prudent
+from faults import mutations
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load
 from prudent.experiments.run import diagnose_run, run
@@ -90,14 +91,58 @@ def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "coverage.json", "metrics.json", "timing.json"])
-def test_damage_is_noticed(finished, tmp_path, name):
+def test_any_damage_is_noticed(finished, tmp_path, name):
     for source in finished.path.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
-    data = bytearray((tmp_path / name).read_bytes())
-    data[data.index(b":")] = ord(";")
-    (tmp_path / name).write_bytes(bytes(data))
-    with pytest.raises(StoreError):
-        load(tmp_path)
+    load(tmp_path)
+    number = 0
+    for damaged in mutations((finished.path / name).read_bytes(), 1000):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(StoreError):
+            load(tmp_path)
+        number += 1
+    assert number > 1000
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "history.jsonl"])
+def test_a_file_of_another_run_is_noticed(finished, tmp_path, name):
+    other = run(dataclasses.replace(TINY, seed=1), tmp_path / "other", progress=False)
+    (other.path / name).write_bytes((finished.path / name).read_bytes())
+    with pytest.raises(StoreError, match=f"{name} does not match its checksum"):
+        other.history() if name == "history.jsonl" else diagnose_run(other.path, 10, 0)
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_a_run_continues_from_its_checkpoint(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("prudent.training.checkpoint.LONGEST_SECONDS", 0.0)
+
+    def stop(row):
+        raise Stop
+
+    path = tmp_path / "run"
+    with pytest.raises(Stop):
+        run(TINY, path, progress=stop)
+    assert not path.exists()
+    assert len(list((tmp_path / ".work").glob("run.checkpoint/*"))) == 1
+    epochs = []
+    again = run(TINY, path, progress=lambda row: epochs.append("validation_loss" in row))
+    assert sum(epochs) == 1
+    assert again.metrics == finished.metrics
+    assert again.file("model.safetensors") == finished.file("model.safetensors")
+    assert not (tmp_path / ".work").exists()
+
+
+def test_a_checkpoint_left_beside_a_finished_run_is_removed(finished, tmp_path):
+    """A kill between publishing and cleaning up."""
+    path = tmp_path / "run"
+    run(TINY, path, progress=False)
+    left = tmp_path / ".work" / "run.checkpoint"
+    left.mkdir(parents=True)
+    run(TINY, path, progress=False)
+    assert not left.exists()
 
 
 def test_loading(finished, tmp_path):

@@ -8,15 +8,21 @@ import pytest
 
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
+from prudent.history import History
 from prudent.reports.figures import coverage_figure, png, svg
 from prudent.reports.html import run_verdict, write_report
 from prudent.reports.tables import COLUMNS, rows, text
 
+HISTORY = History(
+    {"epoch": e, "loss": 1 / e, "validation_loss": 1 / e + 0.1, "selected": e < 4}
+    for e in range(1, 6)
+)
 LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]
 
 
 def make_run(tmp_path, method="nre", power=1.0, **metrics):
     curve = [level**power for level in LEVELS]
+    (tmp_path / "history.jsonl").write_text(HISTORY.to_jsonl())
     return Run(
         path=tmp_path,
         config=RunConfig("slcp", method, 1024),
@@ -102,3 +108,13 @@ def test_figures_need_no_global_state(runs):
     assert dict(mpl.rcParams) == before
     labels = [item.get_text() for item in figure.axes[0].get_legend().get_texts()]
     assert labels == ["NRE", "CalNRE"]
+
+
+def test_training_curves_of_few_runs(runs, tmp_path):
+    write_report(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<details>") == 2
+    identifiers = re.findall(r' id="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+    write_report(runs * 7, tmp_path / "many.html")
+    assert "Not drawn for more than 12 runs" in (tmp_path / "many.html").read_text()

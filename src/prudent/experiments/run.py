@@ -115,6 +115,7 @@ def diagnose_run(
             f"so: --problem {name}"
         )
     simulator = problems.get(name)
+    stored.file("model.safetensors")  # the one of this run, not another's
     estimator = load(path / "model.safetensors")
     with threads(stored.config.threads):
         test, _ = exclude_invalid(*simulator.draw(num_test, seed, "test"))

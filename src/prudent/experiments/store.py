@@ -11,13 +11,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
-from prudent.files import sha256, sync_directory, to_json, write_atomic
+from prudent.files import canonical_json, sha256, sync_directory, to_json, write_atomic
+from prudent.history import History
 
 __all__ = ["Run", "find", "load", "publish", "read", "tidy", "work"]
 
@@ -32,6 +33,7 @@ class Run:
         metrics: Its scalars.
         coverage: ``levels``, ``curve``, ``lower`` and ``upper`` of the coverage curve.
         timing: Seconds and versions.
+        files: The size and SHA-256 of each file.
     """
 
     path: Path
@@ -39,6 +41,15 @@ class Run:
     metrics: dict[str, Any]
     coverage: dict[str, list[float]]
     timing: dict[str, Any]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def file(self, name: str) -> bytes:
+        """The contents of a file, which must be those that were stored with this run."""
+        return _contents(self.path, name, self.files.get(name, {}).get("sha256"))
+
+    def history(self) -> History:
+        """What happened in each epoch of the training."""
+        return History.from_jsonl(self.file("history.jsonl").decode())
 
 
 def find(path: Path, config: RunConfig) -> Run | None:
@@ -78,7 +89,9 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         for name, data in files.items():
             write_atomic(unfinished / name, data)
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
-        write_atomic(unfinished / "metrics.json", to_json({**metrics, "files": listing}))
+        contents = {**metrics, "files": listing}
+        sealed = {**contents, "sha256": sha256(canonical_json(contents))}
+        write_atomic(unfinished / "metrics.json", to_json(sealed))
         os.rename(unfinished, path)
         sync_directory(path.parent)
         tidy(path)
@@ -88,19 +101,27 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
 
 def read(path: Path) -> Run:
     """Read a finished run; a file that does not match its checksum is refused."""
-    metrics = _json(path, "metrics.json")
-    listing = metrics.pop("files", None)
+    data = _contents(path, "metrics.json", None)
+    metrics = _parse(path, "metrics.json", data)
+    checksum, listing = metrics.pop("sha256", None), metrics.get("files")
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
+    # Its own checksum is of what it says; that it says so in our words is checked as well.
+    whole = checksum == sha256(canonical_json(metrics))
+    if not whole or data != to_json({**metrics, "sha256": checksum}):
+        raise _damaged(path, "metrics.json")
+    del metrics["files"]
     parts = {}
     for name in ("config.json", "coverage.json", "timing.json"):
-        parts[name] = _json(path, name, str(listing.get(name, {}).get("sha256")))
+        known = str(listing.get(name, {}).get("sha256"))
+        parts[name] = _parse(path, name, _contents(path, name, known))
     return Run(
         path=path,
         config=RunConfig.from_dict(parts["config.json"]),
         metrics=metrics,
         coverage=parts["coverage.json"],
         timing=parts["timing.json"],
+        files=listing,
     )
 
 
@@ -123,17 +144,28 @@ def _order(config: RunConfig) -> tuple[Any, ...]:
     return (config.problem, config.budget, order.index(config.method), config.seed, str(config))
 
 
-def _json(path: Path, name: str, checksum: str | None = None) -> dict[str, Any]:
+def _contents(path: Path, name: str, checksum: str | None) -> bytes:
     try:
         data = (path / name).read_bytes()
-        value = json.loads(data)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {path / name}: {error}.") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path / name}: {error.strerror}.") from error
     if checksum is not None and sha256(data) != checksum:
-        raise StoreError(
-            f"{path / name} does not match its checksum (damaged or edited). Restore it, or "
-            f"delete {path} and run it again."
-        )
+        raise _damaged(path, name)
+    return data
+
+
+def _parse(path: Path, name: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"cannot read {path / name}: {error}.") from error
     if not isinstance(value, dict):
         raise StoreError(f"{path / name} does not hold a JSON object.")
     return value
+
+
+def _damaged(path: Path, name: str) -> StoreError:
+    return StoreError(
+        f"{path / name} does not match its checksum (damaged or edited). Restore it, or "
+        f"delete {path} and run it again."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from prudent.experiments.store import Run
 
-__all__ = ["coverage_figure", "png", "svg"]
+__all__ = ["coverage_figure", "history_figure", "png", "svg"]
 
 # Okabe and Ito's palette, told apart with any colour vision; dashes and markers for grey prints.
 STYLES = {
@@ -91,6 +92,13 @@ def _coverage_panel(axis: Axes, runs: Sequence[Run]) -> None:
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1), frameon=False)
 
 
+def history_figure(run: Run) -> Figure:
+    """The training curves of one run."""
+    with rc_context(SETTINGS):
+        figure: Figure = run.history().plot()
+    return figure
+
+
 def png(figure: Figure, dpi: int = 150) -> bytes:
     """The figure as a PNG file."""
     buffer = io.BytesIO()
@@ -99,10 +107,16 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
     return buffer.getvalue()
 
 
-def svg(figure: Figure) -> str:
-    """The figure as SVG text, the same bytes for the same figure."""
+def svg(figure: Figure, prefix: str = "") -> str:
+    """The figure as SVG text, the same bytes for the same figure.
+
+    Args:
+        figure: The figure.
+        prefix: Of all identifiers, so that several figures can share a page.
+    """
     buffer = io.StringIO()
     with rc_context(SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
     return text[text.index("<svg") :]

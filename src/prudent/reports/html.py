@@ -21,6 +21,9 @@ from prudent.version import __version__
 
 __all__ = ["run_verdict", "write_report"]
 
+# Training curves of so many runs are drawn; a page of hundreds would be slow.
+MOST_CURVES = 12
+
 
 def run_verdict(run: Run) -> str:
     """The coverage of a stored run in words."""
@@ -51,6 +54,7 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in tables.rows(runs)
         ),
+        training=_training(runs),
         setup=escape(_setup(runs)),
         version=__version__,
     )
@@ -60,6 +64,24 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
 def _label(method: str, run: Run) -> str:
     config = run.config
     return f"{method}, {config.problem}, {config.budget:,} simulations, seed {config.seed}"
+
+
+def _training(runs: Sequence[Run]) -> str:
+    """The training curves, as long as there are few."""
+    if len(runs) > MOST_CURVES:
+        return f"<p>Not drawn for more than {MOST_CURVES} runs.</p>"
+    from prudent.reports.figures import LABELS, history_figure, svg
+
+    parts = []
+    for number, run in enumerate(runs):
+        name = escape(_label(LABELS[run.config.method], run))
+        figure = svg(history_figure(run), prefix=f"h{number}-")
+        label = escape(f"Training curves of {name}", quote=True)
+        parts.append(
+            f"<details><summary>{name}</summary>"
+            f'<figure role="img" aria-label="{label}">{figure}</figure></details>'
+        )
+    return "\n".join(parts)
 
 
 def _setup(runs: Sequence[Run]) -> str:
