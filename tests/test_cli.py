@@ -73,6 +73,12 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["diagnose", ".", "--num-test", "0"], "`num_test` is 0"),
         (["report", "."], "no finished runs"),
         (["train", "slcp", "-o", "file/run"], "choose another output"),
+        (["train", "-o", "run"], "the run has no `problem`"),
+        (["train", "slcp", "--preset", "papre", "-o", "run"], "Did you mean `paper`?"),
+        (["train", "slcp", "--proposal", "pior", "-o", "run"], "Did you mean `prior`?"),
+        (["train", "slcp", "--device", "cuda:99", *TINY, "-o", "run"], "available: cpu"),
+        (["train", "--config", "nowhere.toml", "-o", "run"], "cannot read nowhere.toml"),
+        (["train", "--config", "file", "-o", "run"], "file is not valid TOML"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
@@ -85,6 +91,26 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("problm = 'slcp'", "unknown setting `problm`. Did you mean `problem`?"),
+        ("problem = 'slcp'\n[training]\nepoch = 3", "Did you mean `epochs`?"),
+        ("problem = 'slcp'\ntraining = 3", "`training` must be a table"),
+        ("problem = 'slcp'\nbudget = '1024'", "`budget` is '1024'"),
+        ("problem = 'slcp'\nformat = 99", "another version"),
+        ("problem = ", "not valid TOML"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(text, message, tmp_path):
+    (tmp_path / "run.toml").write_text(text)
+    result = prudent("train", "--config", "run.toml", "-o", "run", cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -341,7 +341,10 @@ def _check_writable(directory: Path) -> None:
 
 def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run: what was typed, then what the file says, then our defaults."""
-    training = dict(settings.get("training", {}))
+    training = settings.get("training", {})
+    if not isinstance(training, dict):
+        return settings  # which is refused with the reason
+    training = dict(training)
     ours = {field.name for field in dataclasses.fields(RunConfig)}
     for name, value in ctx.params.items():
         typed = ctx.get_parameter_source(name) is not ParameterSource.DEFAULT

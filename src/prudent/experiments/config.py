@@ -31,7 +31,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid {path.suffix[1:] or 'TOML'}: {error}.") from error
+        raise InputError(
+            f"{path} is not valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}."
+        ) from error
     if not isinstance(values, dict):
         raise InputError(f"{path} does not hold a table of settings.")
     if values.pop("format", FORMAT) != FORMAT:
