@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
+from prudent.estimators.networks import MLP
 
 # Class, its kind, an observation's shape, the features.
 CASES = [
@@ -141,3 +142,13 @@ def test_rows_are_independent_in_evaluation(network, kind, shape, features):
     x = torch.rand(3, *shape)
     with torch.no_grad():
         assert torch.allclose(embedding(x)[1:2], embedding(x[1:2]), atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [(16, 16), ()])
+def test_shared_inputs_are_seen_once_and_give_the_same(hidden):
+    torch.manual_seed(0)
+    network = MLP(7, 2, hidden)
+    values, shared = torch.randn(5, 4, 3), torch.randn(4, 4)
+    joined = network(torch.cat((values, shared.expand(5, 4, 4)), dim=-1))
+    torch.testing.assert_close(network(values, shared), joined)
+    assert not torch.allclose(network(values, shared.flip(0)), joined)

@@ -86,8 +86,7 @@ def test_ratio_samples_follow_the_posterior():
     exact = prudent.problems.get("gaussian", dim=1).log_posterior
 
     class Exact(nn.Module):
-        def forward(self, both):
-            point, data = both[..., :1], both[..., 1:]
+        def forward(self, point, data):
             return (exact(point, data) - estimator.prior.log_prob(point)).unsqueeze(-1)
 
     estimator.theta_scale.scale.fill_(1.0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from prudent.errors import unknown_name
 from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
@@ -36,10 +37,23 @@ class MLP(nn.Module):
             layers += [nn.Linear(before, after), nn.SELU()]
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
-    def forward(self, values: Tensor) -> Tensor:
-        """(..., inputs) to (..., outputs)."""
-        output: Tensor = self.layers(values)
-        return output
+    def forward(self, values: Tensor, shared: Tensor | None = None) -> Tensor:
+        """(..., inputs) to (..., outputs).
+
+        Args:
+            values: The inputs, or the first of them.
+            shared: The other inputs, (N, B) for values (..., N, A). The first layer sees them
+                once, however many values there are for each.
+        """
+        first, *others = self.layers
+        assert isinstance(first, nn.Linear)
+        width = values.shape[-1]
+        hidden = linear(values, first.weight[:, :width], first.bias)
+        if shared is not None:
+            hidden = hidden + linear(shared, first.weight[:, width:])
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
 
 
 class Flatten(nn.Flatten):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from prudent.contracts import Shape
@@ -63,9 +62,7 @@ class RatioPosterior:
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        scaled = self.estimator.theta_scale(theta)
-        features = self.features.expand(*theta.shape[:-1], -1)
-        logit: Tensor = self.estimator.head(torch.cat((scaled, features), dim=-1))
+        logit: Tensor = self.estimator.head(self.estimator.theta_scale(theta), self.features)
         return logit.squeeze(-1)
 
     def log_prob(self, theta: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def _run_in_processes(
     configs: Sequence[RunConfig], root: Path, workers: int, progress: Reporter
 ) -> None:
     rows: Any = multiprocessing.get_context("spawn").SimpleQueue()
-    total = sum(config.training.epochs for config in configs)
+    total = sum(config.training.epochs * config.training.members for config in configs)
     others = set(multiprocessing.active_children())
     with (
         Progress(f"{len(configs)} runs", total, progress, unit="epoch") as bar,
@@ -119,6 +119,6 @@ def _work(config: RunConfig, root: Path) -> None:
 
 def _cost(config: RunConfig) -> float:
     penalised = methods.get(config.method).regularizer == "coverage"
-    return (
-        config.budget * config.training.epochs * (config.training.num_samples if penalised else 2)
-    )
+    training = config.training
+    evaluations = training.num_samples if penalised else 2
+    return config.budget * training.epochs * training.members * evaluations

@@ -70,6 +70,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     # Times change from run to run, so they live apart from what must not.
     timing = {
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "epoch_seconds": [round(value, 4) for value in estimator.history.column("seconds")],
         "versions": {
             "prudent": __version__,
             "torch": str(torch.__version__),
