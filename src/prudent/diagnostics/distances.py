@@ -1,0 +1,213 @@
+r"""How far is a posterior from the exact one?
+
+- :func:`kl` needs both log-densities, normalised. Pairs of the joint distribution are draws of
+  the exact posterior, so the mean of :math:`\log p(\theta \mid x) - \log q(\theta \mid x)` over
+  test pairs is the expected Kullback-Leibler divergence: no sampler is needed.
+- :func:`mmd` compares two samples through a kernel; it needs no training, and a permutation test
+  gives an exact p-value.
+- :func:`c2st` is the accuracy of a classifier that tells two samples apart: 0.5 if they are
+  equal, 1 if they do not overlap. The classifier is the mean of a logistic regression on squares
+  and products, the best there is between normal distributions, and of boosted trees for the
+  rest. On 1,000 draws it is quicker and closer to the best possible accuracy than the network
+  of the usual benchmarks, so its figures are a little higher where samples differ.
+
+Samples with repeated points, such as those of a ratio estimator, are told apart by their
+repetitions: c2st and mmd then are not 0.5 and 0 even for the exact posterior.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prudent.errors import DataError, InputError
+from prudent.randomness import derive, generator
+
+__all__ = ["Distance", "c2st", "kl", "mmd"]
+
+NUM_SHUFFLES = 199
+NUM_FOLDS = 5
+# Points whose distances set the width of the kernel.
+NUM_FOR_WIDTH = 1000
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A distance between two distributions.
+
+    Args:
+        name: What was measured.
+        value: The estimate.
+        error: Its standard error.
+        p_value: For "both are equal"; NaN where there is no test.
+        num_invalid: Rows that were not finite and left out.
+    """
+
+    name: str
+    value: float
+    error: float
+    p_value: float
+    num_invalid: int
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        text = f"{self.name} {self.value:.3g} ± {self.error:.2g}"
+        text += "" if math.isnan(self.p_value) else f", p = {self.p_value:.2g}"
+        return f"<{text}{f', {self.num_invalid:,} rows not finite' if self.num_invalid else ''}>"
+
+
+def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
+    """Expected Kullback-Leibler divergence from the exact posterior, in nats.
+
+    Args:
+        exact_log_prob: Normalised exact log-density of the truth of each test pair, (N,), from
+            ``problem.log_posterior(theta, x)``.
+        log_prob: That of the estimate, normalised: ``measure(estimator, pairs).log_posterior``.
+
+    Returns:
+        Infinite if the estimate has no density at some truth. Rows with NaN are counted.
+
+    >>> kl(torch.tensor([0.0, 0.4]), torch.tensor([-0.2, 0.2]))
+    <KL 0.2 ± 0>
+    """
+    exact, other = (torch.as_tensor(value).double() for value in (exact_log_prob, log_prob))
+    if exact.ndim != 1 or exact.shape != other.shape:
+        raise DataError(
+            f"expected two log-densities of shape (N,), got {tuple(exact.shape)} and "
+            f"{tuple(other.shape)}."
+        )
+    difference = exact - other
+    valid = exact.isfinite() & ~other.isnan()
+    if not bool(valid.any()):
+        raise DataError(f"none of {len(exact):,} log-densities can be compared: all are NaN.")
+    kept = difference[valid]
+    mean = float(kept.mean())
+    spread = float(kept.std(correction=0)) if math.isfinite(mean) else math.inf
+    error = spread / math.sqrt(len(kept))
+    return Distance("KL", mean, error, math.nan, int((~valid).sum()))
+
+
+def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int = 0) -> Distance:
+    """Squared maximum mean discrepancy of two samples, unbiased, with a permutation test.
+
+    The kernel is Gaussian, on parameters standardised by their pooled spread; its width is the
+    median distance. Memory grows with the square of the number of points: 4,000 in all need 64 MB.
+
+    Args:
+        first: Draws (N, D).
+        second: Draws (M, D).
+        num_shuffles: Permutations; the p-value is at least one over this many.
+        seed: Of the permutations.
+
+    >>> torch.manual_seed(0)
+    <torch._C.Generator object at ...>
+    >>> mmd(torch.randn(300, 2), torch.randn(300, 2) + 1).p_value
+    0.005
+    """
+    one, two, num_invalid = _samples(first, second)
+    points = torch.cat((one, two))
+    # In float32: its rounding is far below the noise, and the kernel is large.
+    points = ((points - points.mean(dim=0)) / points.std(dim=0).clamp_min(1e-12)).float()
+    stream = generator(seed, "mmd")
+    some = points[torch.randperm(len(points), generator=stream)[:NUM_FOR_WIDTH]]
+    width = torch.pdist(some).median().clamp_min(1e-12)
+    kernel = torch.cdist(points, points).div_(width).square_().mul_(-0.5).exp_()
+    kernel.fill_diagonal_(0)
+    # Which points make up the first sample: as they are, then shuffled.
+    member = torch.zeros(len(points), num_shuffles + 1, dtype=kernel.dtype)
+    member[: len(one), 0] = 1
+    for column in range(1, num_shuffles + 1):
+        member[torch.randperm(len(points), generator=stream)[: len(one)], column] = 1
+    values = _unbiased(kernel, member, len(one), len(two))
+    shuffled = values[1:]
+    p_value = (1 + int((shuffled >= values[0]).sum())) / (num_shuffles + 1)
+    error = float(shuffled.std()) if num_shuffles > 1 else math.nan
+    return Distance("MMD²", float(values[0]), error, p_value, num_invalid)
+
+
+def _unbiased(kernel: Tensor, member: Tensor, first: int, second: int) -> Tensor:
+    """The estimate for each column of memberships: sums over blocks are quadratic forms."""
+    rows = kernel @ member
+    inside = (member * rows).sum(dim=0)
+    across = rows.sum(dim=0) - inside
+    within = kernel.sum() - inside - 2 * across
+    return (
+        inside / (first * (first - 1))
+        + within / (second * (second - 1))
+        - 2 * across / (first * second)
+    )
+
+
+def c2st(first: Any, second: Any, *, num_folds: int = NUM_FOLDS, seed: int = 0) -> Distance:
+    """Accuracy of a classifier between two samples: 0.5 for equal, 1 for disjoint.
+
+    The larger sample is cut to the size of the smaller.
+
+    Args:
+        first: Draws (N, D), of the exact posterior for instance.
+        second: Draws (M, D).
+        num_folds: Parts of the cross-validation.
+        seed: Of folds and trees.
+
+    >>> torch.manual_seed(0)
+    <torch._C.Generator object at ...>
+    >>> float(c2st(torch.randn(200, 2), torch.randn(200, 2) + 9)) > 0.99
+    True
+    """
+    one, two, num_invalid = _samples(first, second)
+    number = min(len(one), len(two))
+    if number < num_folds:
+        raise InputError(f"{num_folds} folds need as many points a sample; got {number}.")
+    points = torch.cat((one[:number], two[:number]))
+    labels = torch.arange(2).repeat_interleave(number)
+    scores = _scores(points.numpy(), labels.numpy(), num_folds, derive(seed, "c2st") % 2**32)
+    value = float(scores.mean())
+    error = math.sqrt(max(value * (1 - value), 0.25 / number) / (2 * number))
+    return Distance("C2ST", value, error, math.nan, num_invalid)
+
+
+def _scores(points: Any, labels: Any, num_folds: int, state: int) -> Any:
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, VotingClassifier
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import StratifiedKFold, cross_val_score
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+    except ImportError as missing:
+        raise InputError('C2ST needs scikit-learn: pip install "prudent[distances]".') from missing
+    smooth = make_pipeline(
+        StandardScaler(),
+        PolynomialFeatures(2, include_bias=False),
+        StandardScaler(),
+        LogisticRegression(max_iter=1000),
+    )
+    trees = HistGradientBoostingClassifier(max_iter=60, max_leaf_nodes=8, random_state=state)
+    both = VotingClassifier([("smooth", smooth), ("trees", trees)], voting="soft")
+    folds = StratifiedKFold(num_folds, shuffle=True, random_state=state)
+    return cross_val_score(both, points, labels, cv=folds)
+
+
+def _samples(first: Any, second: Any) -> tuple[Tensor, Tensor, int]:
+    """Both in float64, the finite rows of each, and the number of the others."""
+    parts, num_invalid = [], 0
+    for name, value in (("first", first), ("second", second)):
+        sample = torch.as_tensor(value).detach().double()
+        if sample.ndim != 2 or sample.shape[1] == 0:
+            raise DataError(f"expected `{name}` of shape (N, D), got {tuple(sample.shape)}.")
+        finite = sample.isfinite().all(dim=1)
+        if int(finite.sum()) < 2:
+            raise DataError(f"{int(finite.sum())} of {len(sample):,} rows of `{name}` are finite.")
+        parts.append(sample[finite])
+        num_invalid += int((~finite).sum())
+    if parts[0].shape[1] != parts[1].shape[1]:
+        raise DataError(
+            f"expected samples with as many parameters, got {parts[0].shape[1]} and "
+            f"{parts[1].shape[1]}."
+        )
+    return parts[0], parts[1], num_invalid
