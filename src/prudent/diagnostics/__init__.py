@@ -1,7 +1,37 @@
 """Coverage, measured honestly, on pairs that training never saw."""
 
+from prudent.diagnostics.calibration_ranks import SBC, sbc
+from prudent.diagnostics.coverage_tarp import TARP, tarp
 from prudent.diagnostics.diagnosis import Diagnosis, diagnose
+from prudent.diagnostics.distances import Distance, c2st, kl, mmd
 from prudent.diagnostics.expected_coverage import Coverage, expected_coverage, measure
+from prudent.diagnostics.local import LocalCoverage, local_coverage
+from prudent.diagnostics.predictive import PredictiveCheck, predictive_check
+from prudent.diagnostics.rank_tests import RankTests, rank_tests
+from prudent.diagnostics.spread import Spread, spread
 from prudent.diagnostics.verdict import verdict
 
-__all__ = ["Coverage", "Diagnosis", "diagnose", "expected_coverage", "measure", "verdict"]
+__all__ = [
+    "SBC",
+    "TARP",
+    "Coverage",
+    "Diagnosis",
+    "Distance",
+    "LocalCoverage",
+    "PredictiveCheck",
+    "RankTests",
+    "Spread",
+    "c2st",
+    "diagnose",
+    "expected_coverage",
+    "kl",
+    "local_coverage",
+    "measure",
+    "mmd",
+    "predictive_check",
+    "rank_tests",
+    "sbc",
+    "spread",
+    "tarp",
+    "verdict",
+]

@@ -4,12 +4,17 @@ A region of credibility :math:`\ell` contains the truth when at most a share :ma
 posterior is denser than it, that is, when :math:`\alpha_i \ge 1 - \ell`. Three ways to find alpha,
 all through :func:`prudent.coverage.alpha`:
 
-- ``grid``: the box of a uniform prior is cut into cells, and the cells that hold most of the
-  mass are cut again. The cells sorted by density and cumulated give the region's threshold;
-  comparing every cell with the truth and adding up the masses is the same without the sort.
-  Independent of the estimate used in training.
+- ``grid``: the box of a bounded prior is cut into cells, and the cells that hold most of the
+  mass are cut again (:mod:`prudent.diagnostics.grid`). The cells sorted by density and cumulated
+  give the region's threshold; comparing every cell with the truth and adding up the masses is the
+  same without the sort. Independent of the estimate used in training.
 - ``samples``: draws from the posterior, equal weights; for flows.
-- ``importance``: draws from the prior, weighted by the ratio; for ratios without a box.
+- ``importance``: weighted draws, in any number of dimensions; for ratios.
+
+What is measured is the posterior cut to the prior's support, in all three. A flow can put mass
+where the prior has none; that share is its leakage, reported as a number. The log posterior stays
+the flow's own density, without a correction for what is cut off: dividing by the mass inside would
+add ``-log(1 - leakage)`` to each.
 
 Ties count at random: where part of the posterior has exactly the density of the truth, a
 uniform share of that part is taken. So a constant density, the prior on a box for instance, has
@@ -18,18 +23,23 @@ the coverage of the prior, which is calibrated.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Uniform
 
-from prudent.contracts import Estimator, Posterior, Prior
-from prudent.coverage import alpha
+from prudent.contracts import Estimator
 from prudent.datasets import Pairs
-from prudent.errors import InputError, unknown_name
+from prudent.diagnostics.grid import Grid, box_bounds
+from prudent.diagnostics.points import (
+    Strategy,
+    effective_size,
+    moments,
+    randomised_alpha,
+    region_volume,
+)
+from prudent.diagnostics.sampling import Importance, Samples
+from prudent.errors import unknown_name
 from prudent.progress import Progress, Reporter
 from prudent.randomness import generator, seeded
 
@@ -37,14 +47,14 @@ __all__ = ["Coverage", "Measurement", "expected_coverage", "measure"]
 
 METHODS = ("grid", "samples", "importance")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-# By number of parameters: cells a side of the first grid, and how many are cut again, into SPLIT
-# parts a side. With two parameters this resolves the mass as finely as the paper's 90 x 90 cells.
-COARSE = {1: 128, 2: 24}
-REFINED = {1: 64, 2: 48}
-SPLIT = 4
-NUM_DRAWS = 1024
+# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy.
+GRID_UP_TO = {"ratio": 3, "flow": 2}
+# The region whose volume is reported.
+VOLUME_LEVEL = 0.9
+# With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
+FEW_POINTS = 100
 # Evaluations at a time: activations of this many rows stay in cache.
-CHUNK = 2**14
+CHUNK = 2**13
 NORMAL_95 = 1.959964
 
 
@@ -53,14 +63,28 @@ class Measurement:
     """What is known of each test pair.
 
     Args:
+        method: How all the rest was computed.
         alpha: Posterior mass of lower density than the truth, (N,).
         log_posterior: Normalised log-density of the truth, (N,).
-        method: How both were computed.
+        log_norm: Log of the mass of the posterior, as it comes, on the prior's support, (N,). For
+            a ratio this should be 0; for a flow it is the log of what does not leak.
+        effective_size: Points of equal weight that carry the posterior, (N,).
+        resolved: Whether these are enough: at least 100, and on a grid no ridges between cells,
+            (N,).
+        volume: The share of the prior's mass inside the 90 % region, (N,).
+        mean: Posterior mean of each parameter, (N, D).
+        variance: Posterior variance of each parameter, (N, D).
     """
 
+    method: str
     alpha: Tensor
     log_posterior: Tensor
-    method: str
+    log_norm: Tensor
+    effective_size: Tensor
+    resolved: Tensor
+    volume: Tensor
+    mean: Tensor
+    variance: Tensor
 
 
 @dataclass(frozen=True)
@@ -123,112 +147,65 @@ def measure(
     seed: int = 0,
     progress: Reporter = None,
 ) -> Measurement:
-    """Alpha and normalised log posterior of every test pair.
+    """Alpha and normalised log posterior of every test pair, and what comes with them.
+
+    Pairs are taken some at a time: memory does not grow with their number, but for a dozen
+    numbers per pair.
 
     Args:
         estimator: Any estimator.
         pairs: Test pairs, which training never saw.
-        method: ``grid``, ``samples``, ``importance``, or ``auto``: the grid for one or two
-            parameters in a box, otherwise samples for flows and importance for ratios.
+        method: ``grid``, ``samples``, ``importance``, or ``auto``: samples for flows that take
+            noise; otherwise, for parameters in a box, the grid, up to two of them for flows and
+            three for ratios; otherwise samples for flows and importance for ratios.
         seed: Of draws and ties.
         progress: See :class:`prudent.progress.Progress`.
     """
-    bounds = box_bounds(estimator.prior)
-    if method == "auto":
-        small = bounds is not None and pairs.theta.shape[1] in COARSE
-        method = "grid" if small else "samples" if estimator.normalized else "importance"
-    if method not in METHODS:
-        raise unknown_name("coverage method", method, [*METHODS, "auto"])
-    if method == "samples" and not estimator.normalized:
-        method = "importance"
-    if method == "grid":
-        points: _Points = _Grid(bounds, pairs.theta.shape[1])
-    else:
-        points = _Draws(estimator.prior, from_model=method == "samples")
-    alphas: list[Tensor] = []
-    log_posteriors: list[Tensor] = []
+    method, strategy = choose(estimator, pairs[:1], method)
+    columns: list[tuple[Tensor, ...]] = []
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
-        for batch in pairs.batches(max(1, CHUNK // points.number)):
+        for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
             posterior = estimator(batch.x)
             log_prob = posterior.log_prob(batch.theta)
-            log_points, log_weight = points(posterior, len(batch))
-            # A normalised density has weights that add up to one, but for what the grid misses.
-            log_norm = 0.0 if estimator.normalized else log_weight.logsumexp(dim=0)
-            alphas.append(_randomised_alpha(log_prob, log_points, log_weight, seed, len(alphas)))
-            log_posteriors.append(log_prob - log_norm)
-            bar.advance({}, len(batch))
-    return Measurement(torch.cat(alphas), torch.cat(log_posteriors), method)
-
-
-def box_bounds(prior: Prior) -> tuple[Tensor, Tensor] | None:
-    """The corners of the box that a uniform prior lives on, or None."""
-    if isinstance(prior, Independent) and isinstance(prior.base_dist, Uniform):
-        return prior.base_dist.low, prior.base_dist.high
-    return None
-
-
-class _Points(Protocol):
-    """Points that stand for a posterior, with weights that add up to its mass."""
-
-    number: int
-
-    def __call__(self, posterior: Posterior, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Log-density and log weight of the points of each row, (L, N) each."""
-        ...
-
-
-class _Draws:
-    """Draws from the posterior, or from the prior."""
-
-    def __init__(self, prior: Prior, *, from_model: bool) -> None:
-        self.prior, self.from_model, self.number = prior, from_model, NUM_DRAWS
-
-    def __call__(self, posterior: Posterior, num_rows: int) -> tuple[Tensor, Tensor]:
-        if self.from_model:
-            log_points = posterior.log_prob(posterior.sample((self.number,)))
-            return log_points, torch.full_like(log_points, -math.log(self.number))
-        draws = self.prior.sample((self.number, num_rows))
-        log_points = posterior.log_prob(draws)
-        return log_points, log_points - self.prior.log_prob(draws) - math.log(self.number)
-
-
-class _Grid:
-    """Cell centres of a box, coarse, then fine where the mass is."""
-
-    def __init__(self, bounds: tuple[Tensor, Tensor] | None, dim: int) -> None:
-        if bounds is None or dim not in COARSE:
-            raise InputError(
-                "the grid needs a uniform prior on a box with one or two parameters; "
-                'use method="samples".'
+            points = strategy(posterior, len(batch))
+            weight = points.weight
+            log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
+            resolved = size >= FEW_POINTS
+            uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(columns)))
+            columns.append(
+                (
+                    randomised_alpha(log_prob, points, uniform),
+                    log_prob if estimator.normalized else log_prob - log_norm,
+                    log_norm,
+                    size,
+                    resolved if points.resolved is None else resolved & points.resolved,
+                    region_volume(points, weight, VOLUME_LEVEL),
+                    *moments(points, weight),
+                )
             )
-        low, high = bounds
-        side = (high - low) / COARSE[dim]
-        self.centres = low + side * _unit_cells(COARSE[dim], dim)
-        self.offsets = side * (_unit_cells(SPLIT, dim) / SPLIT - 0.5)
-        self.log_cell = float(side.log().sum())
-        self.log_part = self.log_cell - dim * math.log(SPLIT)
-        self.refined = REFINED[dim]
-        self.number = len(self.centres) + self.refined * len(self.offsets)
-
-    def __call__(self, posterior: Posterior, num_rows: int) -> tuple[Tensor, Tensor]:
-        coarse = posterior.log_prob(self.centres.unsqueeze(1).expand(-1, num_rows, -1))
-        dense = coarse.topk(self.refined, dim=0).indices
-        parts = self.centres[dense].unsqueeze(1) + self.offsets[:, None]
-        fine = posterior.log_prob(parts.flatten(0, 1))
-        left = (coarse + self.log_cell).scatter(0, dense, -torch.inf)
-        return torch.cat((coarse, fine)), torch.cat((left, fine + self.log_part))
+            bar.advance({}, len(batch))
+    joined = [torch.cat(column) for column in zip(*columns, strict=True)]
+    return Measurement(method, *joined)
 
 
-def _unit_cells(side: int, dim: int) -> Tensor:
-    """Centres of side^dim cells of unit size, (cells, D)."""
-    axis = torch.arange(side) + 0.5
-    return torch.cartesian_prod(*[axis] * dim).reshape(-1, dim)
+def choose(estimator: Estimator, pair: Pairs, method: str = "auto") -> tuple[str, Strategy]:
+    """The way to compute coverage, by its name or the best for this estimator.
 
-
-def _randomised_alpha(
-    log_prob: Tensor, log_points: Tensor, log_weight: Tensor, seed: int, chunk: int
-) -> Tensor:
-    lower = alpha(log_prob, log_points, log_weight, indicator="hard")
-    middle = alpha(log_prob, log_points, log_weight, indicator="hard", midpoint=True)
-    tied = 2 * (middle - lower)
-    return lower + tied * torch.rand(len(lower), generator=generator(seed, "ties", chunk))
+    Args:
+        estimator: Any estimator.
+        pair: One pair, to see what its posterior can do.
+        method: See :func:`measure`.
+    """
+    prior, dim = estimator.prior, pair.theta.shape[1]
+    even = estimator.normalized and hasattr(estimator(pair.x), "from_noise")
+    if method == "auto":
+        small = dim <= GRID_UP_TO["flow" if estimator.normalized else "ratio"] and not even
+        method = "grid" if small and box_bounds(prior, dim) is not None else "samples"
+    if method not in METHODS:
+        raise unknown_name("coverage method", method, [*METHODS, "auto"])
+    if method == "grid":
+        return method, Grid(prior, dim)
+    # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
+    if method == "samples" and estimator.normalized:
+        return method, Samples(prior, even=even)
+    return "importance", Importance(prior)

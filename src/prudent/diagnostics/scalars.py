@@ -9,12 +9,14 @@ True
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from prudent.diagnostics.expected_coverage import Coverage
 
 __all__ = [
     "auc",
+    "auc_error",
     "calibration_error",
     "conservativeness_error",
     "worst_excess",
@@ -29,6 +31,21 @@ def _excess(coverage: Coverage) -> Tensor:
 def auc(coverage: Coverage) -> float:
     """Mean of coverage minus level: positive is conservative, negative over-confident."""
     return float(_excess(coverage).mean())
+
+
+def auc_error(coverage: Coverage) -> float:
+    r"""The standard error of the AUC, from the curve alone.
+
+    The AUC is a mean over pairs, of the share of levels whose region holds the truth. Regions are
+    nested, so those of two levels both hold it as often as the smaller one, and with coverages
+    :math:`c_k` the variance over pairs is
+
+    .. math:: \frac{1}{K^2} \sum_{k,m} \min(c_k, c_m) - c_k c_m .
+    """
+    curve = coverage.curve.double()
+    both = torch.minimum(curve[:, None], curve[None, :])
+    variance = (both - curve[:, None] * curve[None, :]).mean().clamp(min=0)
+    return float((variance / coverage.num_pairs).sqrt())
 
 
 def calibration_error(coverage: Coverage) -> float:

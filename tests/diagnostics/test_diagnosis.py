@@ -1,0 +1,201 @@
+"""The numbers of a diagnosis against closed forms, and what is done with broken input."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from exact_posteriors import SPREAD, Conditional, box, boxed, boxed_pairs, gaussian
+
+import prudent
+from prudent.diagnostics import Coverage, expected_coverage, scalars, spread
+from prudent.errors import InputError
+from prudent.problems.gaussian import NOISE
+
+
+def diagnose(estimator, pairs, **options):
+    return prudent.diagnose(estimator, *pairs, progress=False, **options)
+
+
+CASES = [
+    ("boxed", "grid", {}),
+    ("boxed", "grid", {"normalized": False, "log_scale": 3.0}),
+    ("gaussian", "samples", {}),
+    ("gaussian", "importance", {"normalized": False, "log_scale": -7.0}),
+]
+
+
+@pytest.mark.parametrize(("kind", "method", "options"), CASES)
+def test_scalars_against_closed_forms(kind, method, options):
+    """The exact posterior is a normal of known width, whatever its raw scale."""
+    if kind == "boxed":
+        sigma, pairs = NOISE, boxed_pairs(2000)
+        result = diagnose(boxed(**options), pairs, method=method)
+        region = math.pi * sigma**2 * -2 * math.log(0.1) / 64  # of the box; chi-square, 2 degrees
+        assert result.region_volume == pytest.approx(region, rel=0.02)
+    else:
+        sigma, pairs = SPREAD, prudent.problems.get("gaussian").draw(2000, 0)
+        result = diagnose(gaussian(**options), pairs, method=method)
+        assert 0.2 < result.region_volume < 0.25
+    expected = -2 * (math.log(sigma) + math.log(2 * math.pi) / 2 + 0.5)
+    assert result.method == method
+    assert abs(result.log_posterior - expected) < 4 * result.log_posterior_error
+    assert result.log_posterior_error == pytest.approx(1 / 2000**0.5, rel=0.1)
+    assert result.log_posterior_finite == result.log_posterior
+    assert result.information_gain == pytest.approx(result.log_posterior - result.log_prior)
+    assert abs(result.auc) < 4 * result.auc_error < 0.03
+    assert result.posterior_variance == pytest.approx([sigma**2] * 2, rel=0.02)
+    for bias, error in zip(result.posterior_bias, result.posterior_bias_error, strict=True):
+        assert abs(bias) < 4 * error
+        assert error == pytest.approx(sigma / 2000**0.5, rel=0.1)
+    if options:
+        assert result.log_normalization == pytest.approx(options["log_scale"], abs=0.01)
+        assert result.log_normalization_error < 0.001
+        assert "log normalisation" in str(result)
+    else:
+        assert result.log_normalization is None
+    assert result.leakage < 0.005
+    assert result.effective_size > 500
+    assert result.num_unresolved == result.num_zero_density == result.num_excluded == 0
+
+
+def test_a_shifted_posterior_has_a_bias():
+    result = diagnose(boxed(shift=0.5), boxed_pairs(500))
+    for bias, error in zip(result.posterior_bias, result.posterior_bias_error, strict=True):
+        assert abs(bias - 0.5 * NOISE) < 4 * error < 0.25 * NOISE
+
+
+def test_scalars_by_hand():
+    levels = torch.tensor([0.2, 0.5, 0.8])
+    curve = torch.tensor([0.3, 0.4, 0.7])
+    coverage = Coverage(levels, curve, curve, curve, 100)
+    assert scalars.auc(coverage) == pytest.approx(-0.1 / 3, abs=1e-7)
+    assert scalars.calibration_error(coverage) == pytest.approx(0.1, abs=1e-7)
+    assert scalars.conservativeness_error(coverage) == pytest.approx(0.2 / 3, abs=1e-7)
+    assert scalars.worst_shortfall(coverage) == pytest.approx(0.1, abs=1e-7)
+    assert scalars.worst_excess(coverage) == pytest.approx(0.1, abs=1e-7)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_error_of_the_auc_equals_its_bootstrap(power):
+    torch.manual_seed(0)
+    alphas = torch.rand(400) ** power
+    closed = scalars.auc_error(expected_coverage(alphas))
+    draws = alphas[torch.randint(400, (2000, 400))]
+    values = torch.tensor([scalars.auc(expected_coverage(row)) for row in draws])
+    # The standard deviation of 2,000 values is known to 1.6 %.
+    assert closed == pytest.approx(float(values.std()), rel=0.06)
+    assert closed != pytest.approx(scalars.auc_error(expected_coverage(alphas[:200])), rel=0.2)
+
+
+def test_spread_over_seeds():
+    results = [diagnose(boxed(), boxed_pairs(100, seed=seed)) for seed in range(3)]
+    found = spread(results)
+    aucs = [result.auc for result in results]
+    assert found["auc"].mean == pytest.approx(sum(aucs) / 3)
+    assert found["auc"].std == pytest.approx(np.std(aucs, ddof=1))
+    assert (found["auc"].min, found["auc"].max) == (min(aucs), max(aucs))
+    assert "method" not in found
+    assert "log_normalization" not in found
+    stored = spread([{"auc": 0.1, "log_posterior": None}, {"auc": 0.3, "log_posterior": -1.0}])
+    assert (stored["log_posterior"].number, stored["log_posterior"].std) == (1, 0.0)
+    with pytest.raises(InputError, match="at least one"):
+        spread([])
+
+
+STABLE = [
+    "auc", "calibration_error", "conservativeness_error", "worst_shortfall", "worst_excess",
+    "log_posterior", "log_posterior_error", "log_prior", "num_pairs", "num_invalid", "method",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_metrics_are_json_with_stable_names(normalized):
+    metrics = diagnose(boxed(normalized=normalized), boxed_pairs(50)).metrics()
+    assert set(STABLE) <= set(metrics)
+    assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
+
+
+class _Broken:
+    def __init__(self, distribution, bad, value):
+        self.distribution, self.bad, self.value = distribution, bad, value
+
+    def log_prob(self, points):
+        return self.distribution.log_prob(points).masked_fill(self.bad, self.value)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_densities_that_are_no_numbers_are_counted_and_never_cover(value):
+    theta, x = boxed_pairs(200)
+    make = boxed().make
+    broken = Conditional(lambda data: _Broken(make(data), data[:, 0] > 0.5, value), box(2))
+    bad = int((x[:, 0] > 0.5).sum())
+    result = diagnose(broken, (theta, x))
+    assert result.num_invalid == bad > 20
+    assert "density NaN" in str(result)
+    assert float(result.coverage.curve.max()) <= 1 - bad / 200 + 1e-6
+    assert all(v is not None for v in result.metrics()["posterior_bias"])
+    assert math.isfinite(result.log_posterior)
+    everything = Conditional(
+        lambda data: _Broken(make(data), torch.ones(len(data), dtype=torch.bool), value), box(2)
+    )
+    with pytest.raises(InputError, match="all 200 test pairs is NaN or infinite"):
+        diagnose(everything, (theta, x))
+
+
+def test_density_zero_at_a_truth_is_reported_not_hidden():
+    theta, x = boxed_pairs(50)
+
+    class Nowhere:
+        def log_prob(self, points):
+            return torch.where(points[..., 0] > 0.5, -torch.inf, 0.0)
+
+    result = diagnose(Conditional(lambda data: Nowhere(), box(2)), (theta, x))
+    beyond = theta[:, 0] > 0.5
+    assert result.num_zero_density == int(beyond.sum()) > 5
+    assert result.log_posterior == -math.inf
+    assert result.metrics()["log_posterior"] is None
+    assert result.log_posterior_finite == 0.0
+    assert f"density zero at {int(beyond.sum())} truths; 0.00 at the others" in str(result)
+    assert float(result.coverage.curve.max()) <= 1 - float(beyond.float().mean()) + 1e-6
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_observations_that_are_no_numbers_are_counted_and_left_out(value):
+    theta, x = boxed_pairs(60)
+    x[7, 1] = x[9, 0] = value
+    with pytest.warns(UserWarning, match="left out 2 of 60 test pairs"):
+        result = diagnose(boxed(), (theta, x))
+    assert (result.num_pairs, result.num_excluded) == (58, 2)
+    assert "pairs with x not finite" in str(result)
+    with pytest.raises(InputError, match="all 60 observations"):
+        diagnose(boxed(), (theta, torch.full_like(x, value)))
+
+
+def test_parameters_outside_the_prior_are_refused():
+    theta, x = boxed_pairs(20)
+    theta[3] = 9.0
+    with pytest.raises(InputError, match="1 of 20 rows of `theta` lie outside the prior"):
+        diagnose(boxed(), (theta, x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "gird"}, "Did you mean `grid`"),
+        ({"levels": [0.5, 1.5]}, "between 0 and 1"),
+        ({"levels": []}, "between 0 and 1"),
+    ],
+)
+def test_misuse_is_named(options, message):
+    with pytest.raises(InputError, match=message):
+        diagnose(boxed(), boxed_pairs(10), **options)
+
+
+def test_any_levels_and_a_readable_result():
+    result = diagnose(boxed(), boxed_pairs(100), levels=[0.5, 0.68])
+    assert result.coverage.levels.tolist() == pytest.approx([0.5, 0.68])
+    assert repr(result).startswith("<Diagnosis:")
+    assert "coverage AUC" in str(result)
+    assert "grid, worth" in str(result)
