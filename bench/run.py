@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lampe.diagnostics import expected_coverage_ni
+from lampe.diagnostics import expected_coverage_mc, expected_coverage_ni
 
 import prudent
 from prudent.coverage import alpha, penalty
 from prudent.datasets import Pairs
-from prudent.diagnostics import expected_coverage, measure
+from prudent.diagnostics import measure, sbc
 
 REPEATS = 3
 ROOT = Path(__file__).parents[1]
@@ -49,32 +49,125 @@ def overhead_of_the_penalty(problem, pairs):
     }
 
 
-def coverage_on_a_grid(problem, pairs):
-    """Pairs per second of `diagnose` over lampe's 90 x 90 grid, on the same network and pairs."""
+def average_difference(one, other):
+    """How far two coverage curves are apart, on average over all levels."""
+    return float((one.sort().values - other.sort().values).abs().mean())
+
+
+def coverage_of_a_ratio(problem, pairs):
+    """Time of lampe's 90 x 90 grid over that of `measure`, on the same network and pairs."""
     estimator = prudent.fit(
-        pairs.theta, pairs.x, problem.prior, method="nre", epochs=5, progress=False
+        pairs.theta, pairs.x, problem.prior, method="nre", epochs=20, progress=False
     )
     test = Pairs(*problem.draw(60, 0, "test"))
     domain = (problem.prior.base_dist.low, problem.prior.base_dist.high)
-    curves = {}
+    found = {}
 
     def ours():
-        curves["ours"] = expected_coverage(measure(estimator, test, progress=False).alpha).curve
+        found["prudent"] = measure(estimator, test, progress=False).alpha
 
     def log_prob(theta, x):
         return estimator(x[None]).log_prob(theta.reshape(-1, 1, 2)).reshape(theta.shape[:-1])
 
-    def theirs():
+    def theirs(bins=90, name="lampe"):
         batches = zip(test.theta, test.x, strict=True)
-        ranks, _ = expected_coverage_ni(log_prob, batches, domain, bins=90)
-        curves["lampe"] = expected_coverage(1 - ranks[1:-1]).curve
+        ranks, _ = expected_coverage_ni(log_prob, batches, domain, bins=bins)
+        found[name] = 1 - ranks[1:-1]
 
     fast, slow = fastest(ours, theirs)
-    difference = float((curves["ours"] - curves["lampe"]).abs().max())
+    theirs(bins=200, name="fine")
+    title = "(NRE, SLCP)"
     return {
-        "lampe over prudent, time of expected coverage (NRE, SLCP)": slow / fast,
-        "largest difference of the two curves (60 pairs)": difference,
+        f"lampe over prudent, time of expected coverage {title}": slow / fast,
+        **{
+            f"{name}, error of coverage, mean over levels {title}": average_difference(
+                found[name], found["fine"]
+            )
+            for name in ("prudent", "lampe")
+        },
     }
+
+
+@torch.no_grad()
+def alphas_of_many_draws(estimator, pairs, number=8192):
+    """Alpha by a plain loop, of the flow as it is and of the flow cut to the prior."""
+    whole, cut = [], []
+    for theta, x in zip(pairs.theta, pairs.x, strict=True):
+        posterior = estimator(x[None])
+        draws = posterior.sample((number,))
+        lower = posterior.log_prob(draws) < posterior.log_prob(theta[None])
+        inside = estimator.prior.support.check(draws)
+        whole.append(lower.float().mean())
+        cut.append(lower[inside].float().mean())
+    return torch.stack(whole), torch.stack(cut)
+
+
+def coverage_of_a_flow(problem, pairs):
+    """Time of lampe's 1,024 draws over that of `measure`, by its choice and by as many draws."""
+    estimator = prudent.fit(
+        pairs.theta, pairs.x, problem.prior, method="npe", epochs=40, progress=False
+    )
+    test = Pairs(*problem.draw(200, 0, "test"))
+    found = {}
+
+    def ours(method, name):
+        def run():
+            found[name] = measure(estimator, test, method, progress=False).alpha
+
+        return run
+
+    def posterior(x):
+        # The flow itself, as zuko makes it: lampe's own loop, on the same weights.
+        return estimator.head(estimator.embed(x[None]))
+
+    def theirs():
+        batches = zip(estimator.theta_scale(test.theta), test.x, strict=True)
+        found["lampe"] = 1 - expected_coverage_mc(posterior, batches, n=1024)[0][1:-1]
+
+    chosen, drawn, slow = fastest(ours("auto", "prudent"), ours("samples", "draws"), theirs)
+    whole, cut = alphas_of_many_draws(estimator, test)
+    title = "(NPE, SLCP)"
+    return {
+        f"lampe over prudent, time of expected coverage {title}": slow / chosen,
+        f"lampe over prudent, time of expected coverage by draws {title}": slow / drawn,
+        **{
+            f"{name}, error of coverage, mean over levels {title}": average_difference(
+                found[name], whole if name == "lampe" else cut
+            )
+            for name in ("prudent", "draws", "lampe")
+        },
+    }
+
+
+class ForSbi:
+    """What sbi's diagnostics ask of a posterior."""
+
+    def __init__(self, estimator):
+        self.estimator = estimator
+
+    def sample_batched(self, shape, x, **options):
+        return self.estimator(x).sample(shape)
+
+
+def ranks_against_sbi(problem, pairs):
+    """Time of sbi's `run_sbc` over that of `sbc`: same flow, pairs and draws, if installed."""
+    if importlib.util.find_spec("sbi") is None:
+        return {}
+    from sbi.diagnostics import run_sbc
+
+    estimator = prudent.fit(
+        pairs.theta, pairs.x, problem.prior, method="npe", epochs=5, progress=False
+    )
+    theta, x = problem.draw(200, 0, "test")
+
+    def ours():
+        sbc(estimator, theta, x, num_samples=1000, progress=False)
+
+    def theirs():
+        run_sbc(theta, x, ForSbi(estimator), num_posterior_samples=1000, show_progress_bar=False)
+
+    fast, slow = fastest(ours, theirs)
+    return {"sbi over prudent, time of SBC, 1,000 draws (NPE, SLCP)": slow / fast}
 
 
 def cost_of_the_direct_computation():
@@ -145,7 +238,9 @@ def main():
     pairs = Pairs(*problem.draw(1024, 0, "budget"))
     results = {
         **overhead_of_the_penalty(problem, pairs),
-        **coverage_on_a_grid(problem, pairs),
+        **coverage_of_a_ratio(problem, pairs),
+        **coverage_of_a_flow(problem, pairs),
+        **ranks_against_sbi(problem, pairs),
         **cost_of_the_direct_computation(),
         **simulators_against_plain_loops(),
         **gravitational_waves_against_pycbc(),

@@ -224,7 +224,7 @@ class _FromNoise:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
-def test_even_noise_is_more_accurate_than_twice_as_many_draws(dim):
+def test_even_noise_is_more_accurate_than_more_random_draws(dim):
     class Flow(Conditional):
         def __call__(self, x):
             return _FromNoise(x, 0.8)

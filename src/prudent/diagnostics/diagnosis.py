@@ -31,8 +31,6 @@ from prudent.progress import Reporter
 
 __all__ = ["Diagnosis", "diagnose"]
 
-# With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
-FEW_POINTS = 100
 # A tree finds regions in observations of at most so many numbers.
 MOST_FEATURES = 100
 

@@ -207,5 +207,5 @@ def choose(estimator: Estimator, pair: Pairs, method: str = "auto") -> tuple[str
         return method, Grid(prior, dim)
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
-        return method, Samples(prior, even=even)
+        return method, Samples(prior, dim if even else None)
     return "importance", Importance(prior)

@@ -29,7 +29,9 @@ from prudent.estimators.priors import log_prior
 
 __all__ = ["Importance", "Samples"]
 
-NUM_DRAWS, NUM_EVEN_DRAWS = 1024, 512
+NUM_DRAWS = 1024
+# Draws that are worth as much if their noise is even: up to so many parameters, so many.
+NUM_EVEN_DRAWS = {2: 256, 5: 512}
 # Importance sampling: draws in each round, and rounds, the first of which draws from the prior.
 # The more parameters, the longer the way from there to the posterior.
 NUM_PER_ROUND = 512
@@ -45,24 +47,27 @@ class Samples:
 
     Args:
         prior: Outside its support, draws have no weight.
-        even: Whether the posteriors have ``from_noise(noise) -> (theta, log_prob)``, which maps
-            standard normal noise (L, N, D) to draws and their log-density.
+        even_dim: The number of parameters, if the posteriors have
+            ``from_noise(noise) -> (theta, log_prob)``, which maps standard normal noise (L, N, D)
+            to draws and their log-density.
     """
 
-    def __init__(self, prior: Prior, *, even: bool = False) -> None:
-        self.prior, self.even = prior, even
-        self.at_once = NUM_EVEN_DRAWS if even else NUM_DRAWS
+    def __init__(self, prior: Prior, even_dim: int | None = None) -> None:
+        self.prior, self.at_once, self.sequence = prior, NUM_DRAWS, None
+        if even_dim is not None:
+            enough = [number for dim, number in NUM_EVEN_DRAWS.items() if even_dim <= dim]
+            self.at_once = min(enough, default=NUM_DRAWS)
+            engine = torch.quasirandom.SobolEngine(even_dim)
+            self.sequence = engine.draw(self.at_once, dtype=torch.float64).unsqueeze(1)
 
     def __call__(self, posterior: Any, num_rows: int) -> Points:
         """Draws and their densities, in one go where the posterior can do that."""
-        shape = (self.at_once,)
-        if self.even:
-            dim = self.prior.sample().shape[-1]
-            theta, log_prob = posterior.from_noise(_even_noise(self.at_once, num_rows, dim))
+        if self.sequence is not None:
+            theta, log_prob = posterior.from_noise(_shifted_noise(self.sequence, num_rows))
         elif hasattr(posterior, "sample_and_log_prob"):
-            theta, log_prob = posterior.sample_and_log_prob(shape)
+            theta, log_prob = posterior.sample_and_log_prob((self.at_once,))
         else:
-            theta = posterior.sample(shape)
+            theta = posterior.sample((self.at_once,))
             log_prob = posterior.log_prob(theta)
         prior = log_prior(self.prior, theta)
         share = torch.full_like(log_prob, -math.log(self.at_once))
@@ -70,12 +75,12 @@ class Samples:
         return Points(theta, log_prob, log_mass, prior - log_prob + share)
 
 
-def _even_noise(number: int, num_rows: int, dim: int) -> Tensor:
-    """Standard normal noise (number, N, D) from one Sobol sequence with a random shift per row."""
-    sequence = torch.quasirandom.SobolEngine(dim).draw(number, dtype=torch.float64)
-    uniform = (sequence[:, None] + torch.rand(num_rows, dim, dtype=torch.float64)) % 1.0
-    # Past seven standard deviations float32 has no draws to offer.
-    noise: Tensor = torch.special.ndtri(uniform.clamp(1e-12, 1 - 1e-12))
+def _shifted_noise(sequence: Tensor, num_rows: int) -> Tensor:
+    """Standard normal noise (L, N, D) from uniform points (L, 1, D), shifted at random per row."""
+    shift = torch.rand(num_rows, sequence.shape[-1], dtype=torch.float64)
+    # Past seven standard deviations float32 has no noise to offer.
+    uniform = ((sequence + shift) % 1.0).clamp(1e-12, 1 - 1e-12)
+    noise: Tensor = torch.special.ndtri(uniform)
     return noise.float()
 
 
