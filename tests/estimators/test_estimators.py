@@ -233,3 +233,15 @@ def test_prior_density_outside_its_support_is_zero():
     theta = torch.tensor([[0.5, 0.5], [1.5, 0.5], [-0.1, 2.0]])
     assert log_prior(prior, theta).tolist() == [0.0, -torch.inf, -torch.inf]
     assert log_prior(prior, theta[1:]).tolist() == [-torch.inf] * 2
+
+
+def test_a_flow_tells_the_density_of_its_draws():
+    estimator, _, x = make(FlowEstimator)
+    posterior = estimator(x[:6])
+    torch.manual_seed(0)
+    noise = torch.randn(50, 6, estimator.dim)
+    for draws, log_prob in (posterior.from_noise(noise), posterior.sample_and_log_prob((50,))):
+        assert draws.shape == noise.shape
+        with torch.no_grad():
+            torch.testing.assert_close(log_prob, posterior.log_prob(draws), atol=1e-3, rtol=1e-4)
+    assert torch.equal(posterior.from_noise(noise)[0], posterior.from_noise(noise)[0])

@@ -120,6 +120,14 @@ class FlowPosterior:
         draws, log_prob = self._flow().rsample_and_log_prob(torch.Size(sample_shape))
         return scale.inverse(draws), log_prob - scale.log_scale()
 
+    @torch.no_grad()
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard normal noise (..., N, D) as draws, with their log-density (..., N)."""
+        scale, flow = self.estimator.theta_scale, self._flow()
+        draws, log_volume = flow.transform.inv.call_and_ladj(noise)
+        log_prob = flow.base.log_prob(noise) - log_volume
+        return scale.inverse(draws), log_prob - scale.log_scale()
+
     def rows(self, index: Tensor | slice) -> FlowPosterior:
         """The posteriors of some observations; nothing is embedded again."""
         return FlowPosterior(self.estimator, self.features[index])
