@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
+SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
 
 
@@ -23,7 +25,7 @@ def prudent(*arguments, cwd=None, **environment):
     )
 
 
-COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "report"]
+COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "sweep", "report"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], *[[name, "--help"] for name in COMMANDS]])
@@ -37,7 +39,16 @@ def test_help(arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["problems"], ["train", "slpc", "-o", "x"], ["--version"]]
+    "arguments",
+    [
+        ["--help"],
+        ["problems"],
+        ["train", "slpc", "-o", "x"],
+        ["--version"],
+        ["sweep", "--help"],
+        ["sweep", str(SMOKE), "--dry-run"],
+        ["sweep", str(SMOKE), "--status"],
+    ],
 )
 def test_quick_answers_do_not_load_torch(arguments):
     code = (
@@ -178,6 +189,48 @@ def test_a_problem_of_ones_own_is_imported_only_when_named(tmp_path):
 
 def test_problems_as_json():
     assert "slcp" in json.loads(prudent("problems", "--json").stdout)["problems"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("prudent train sl", {"slcp"}),
+        ("prudent simulate wein", {"weinberg"}),
+        ("prudent train slcp --method cal", {"calnre", "calnpe"}),
+        ("prudent swe", {"sweep"}),
+        ("prudent sweep --st", {"--status"}),
+    ],
+)
+def test_shell_completion(words, expected):
+    result = prudent(
+        _PRUDENT_COMPLETE="bash_complete",
+        COMP_WORDS=words,
+        COMP_CWORD=str(len(words.split()) - 1),
+    )
+    assert {line.split(",")[1] for line in result.stdout.splitlines()} == expected
+
+
+def test_the_plan_of_a_sweep_as_json():
+    done = prudent("sweep", str(SMOKE), "--dry-run", "--json", "--set", "seed=0..1")
+    plan = json.loads(done.stdout)
+    assert plan["schema"] == "prudent.sweep-plan/1"
+    assert plan["num_runs"] == plan["counts"]["left"] == 24
+    assert plan["seconds"] > 0
+
+
+def test_an_error_is_json_for_those_who_asked_for_it(tmp_path):
+    done = prudent("sweep", "nowhere.toml", "--json", cwd=tmp_path)
+    error = json.loads(done.stdout)["error"]
+    assert done.returncode == error["code"] == 2
+    assert f"Error: {error['message']}" in done.stderr
+
+
+def test_all_mistakes_of_a_sweep_are_told_at_once(tmp_path):
+    (tmp_path / "my.toml").write_text("problem = 'slpc'\nmethod = 'nr'\nbudget = 1.5\n")
+    done = prudent("sweep", "my.toml", "-o", "runs", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: 3 problems:\n  my.toml:1:1: problem: unknown problem")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_version():

@@ -1,18 +1,24 @@
 """Runs: identity, atomic appearance, reuse, refusal of what is damaged or different."""
 
 import dataclasses
+import errno
 import json
 import os
+import shutil
+import sys
 
 import pytest
 import torch
 
 import prudent
-from faults import mutations
+from faults import CRASHED, fault_points, mutations
 from prudent.errors import InputError, StoreError
-from prudent.experiments import RunConfig, load
+from prudent.experiments import RunConfig, load_runs
+from prudent.experiments.attempt import attempt, failure
 from prudent.experiments.run import diagnose_run, run
-from prudent.files import write_atomic
+from prudent.experiments.status import states
+from prudent.experiments.store import publish
+from prudent.files import to_json, write_atomic
 from prudent.training import Options
 
 TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))
@@ -90,16 +96,52 @@ def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
     assert set(os.listdir(run(TINY, path, progress=False).path)) == FILES
 
 
+def quickly(config, path, progress):
+    """Take the place of the work, which is tested elsewhere."""
+    if config.seed == 1:
+        raise OverflowError("no luck")
+    parts = {"coverage.json": b"{}\n", "timing.json": b"{}\n"}
+    publish(path, {"config.json": to_json(config.to_dict()), **parts}, {"auc": 0.1})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.parametrize("fault", [None, errno.ENOSPC, errno.EROFS], ids=str)
+@pytest.mark.parametrize("seed", [0, 1], ids=["a run", "a run that fails"])
+def test_a_fault_at_any_write_of_an_attempt_is_survived(tmp_path, monkeypatch, seed, fault):
+    monkeypatch.setattr("prudent.experiments.run._simulate_train_diagnose", quickly)
+    config = dataclasses.replace(TINY, seed=seed)
+    root = tmp_path / "runs"
+    path = root / config.identity
+
+    def prepare():
+        shutil.rmtree(root, ignore_errors=True)
+
+    def act():
+        attempt(config, root, progress=False)
+
+    expected, number = "failed" if seed else "done", 0
+    for _, code in fault_points(prepare, act, tmp_path / "log", fault):
+        assert fault is not None or code == CRASHED
+        number += 1
+        before = states([config], root)[0].state
+        assert before in ({"done"} if path.exists() else {"left", "interrupted", "failed"})
+        assert attempt(config, root, progress=False).state == expected
+        assert states([config], root, verify=True)[0].state == expected
+        assert (failure(path) == "OverflowError: no luck") == bool(seed)
+        assert seed or not (root / ".work").exists()
+    assert number >= 5
+
+
 @pytest.mark.parametrize("name", ["config.json", "coverage.json", "metrics.json", "timing.json"])
 def test_any_damage_is_noticed(finished, tmp_path, name):
     for source in finished.path.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
-    load(tmp_path)
+    load_runs(tmp_path)
     number = 0
     for damaged in mutations((finished.path / name).read_bytes(), 1000):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(StoreError):
-            load(tmp_path)
+            load_runs(tmp_path)
         number += 1
     assert number > 1000
 
@@ -146,11 +188,11 @@ def test_a_checkpoint_left_beside_a_finished_run_is_removed(finished, tmp_path):
 
 
 def test_loading(finished, tmp_path):
-    assert load(finished.path.parent)[0] == load(finished.path)[0] == finished
+    assert load_runs(finished.path.parent)[0] == load_runs(finished.path)[0] == finished
     with pytest.raises(InputError, match="no finished runs"):
-        load(tmp_path)
+        load_runs(tmp_path)
     with pytest.raises(InputError, match="no directory"):
-        load(tmp_path / "missing")
+        load_runs(tmp_path / "missing")
 
 
 def test_a_stored_estimator_can_be_diagnosed_again(finished):

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from prudent import problems
 from prudent.errors import InputError, StoreError, unknown_name
+from prudent.experiments.settings import FORMAT, read_settings
 from prudent.files import canonical_json, sha256
 from prudent.training import methods
 from prudent.training.options import Options
 
 __all__ = ["RunConfig", "read_settings"]
 
-FORMAT = 1
-LARGEST_FILE = 2**18
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, or in the ``config.json`` of a run."""
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} is larger than {LARGEST_FILE:,} bytes; is it a config?")
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path} is not valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}."
-        ) from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} does not hold a table of settings.")
-    if values.pop("format", FORMAT) != FORMAT:
-        raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
-    return values
+NUMBERS = {"weight", "target", *(k for k, v in Options().to_dict().items() if type(v) is float)}
 
 
 @dataclass(frozen=True)
@@ -66,6 +44,9 @@ class RunConfig:
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
+        for name in ("problem", "method", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise InputError(f"`{name}` is {getattr(self, name)!r}; expected text.")
         problems.check(self.problem)
         methods.get(self.method).weights(self.training.weight)
         for name, least in (("budget", 2), ("seed", 0), ("num_test", 1), ("threads", 1)):
@@ -78,7 +59,12 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults included, as JSON can hold it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {"format": FORMAT, **values, "training": self.training.to_dict()}
+        # 5 and 5.0 are one weight, so they must have one spelling.
+        training = {
+            name: float(value) if name in NUMBERS and isinstance(value, int) else value
+            for name, value in self.training.to_dict().items()
+        }
+        return {"format": FORMAT, **values, "training": training}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
@@ -119,7 +105,7 @@ class RunConfig:
             raise InputError(f"the run has no `{missing[0]}`; see: prudent train --help")
         return cls(**values, training=Options.of(**training))
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Twelve hexadecimal digits that name the run.
 

@@ -1,4 +1,7 @@
-"""Several runs at once, in processes of one thread each.
+"""Where runs are worked on: anything with ``submit(function, *arguments) -> Future``.
+
+The local engine has one pool per worker. A pool whose only process dies is broken, so of several
+processes in one pool all would lose their runs, and nobody could tell which run was to blame.
 
 Two processes of one thread finish sooner than one of two, and a core that others use slows one of
 them instead of both.
@@ -6,31 +9,52 @@ them instead of both.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
-
-import torch
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from prudent.errors import StoreError
-from prudent.experiments import store
+from prudent.experiments.attempt import Outcome, attempt
 from prudent.experiments.config import RunConfig
-from prudent.experiments.run import run
-from prudent.experiments.store import Run
-from prudent.progress import Progress, Reporter
-from prudent.training import methods
 
-__all__ = ["local", "run_all"]
+__all__ = ["Engine", "Local", "WorkerDied", "available_cores", "local", "work"]
 
-POLL_SECONDS = 0.2
 PR_SET_PDEATHSIG = 1
+
+
+class WorkerDied(StoreError):
+    """The process of a run ended without a result."""
+
+
+class Engine(Protocol):
+    """What a sweep needs of an engine."""
+
+    capacity: int  # so many runs at once
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin a call; :class:`WorkerDied` is the error if its process ends without a result."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Progress that workers told since the last time."""
+
+    def stop(self) -> None:
+        """End all work now."""
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
@@ -44,53 +68,131 @@ def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, context, _start_worker, (rows, os.getpid()))
 
 
-def run_all(
-    configs: Sequence[RunConfig], root: Path, workers: int = 2, progress: Reporter = None
-) -> list[Run]:
-    """Run what is not finished yet; all runs, in the order asked for.
+class Local:
+    """Processes on this machine; one that dies is replaced, and the others do not notice.
 
     Args:
-        configs: What to run; each gets a directory named by its identity.
-        root: The directory of all of them.
-        workers: Processes.
-        progress: See :class:`prudent.progress.Progress`.
+        workers: How many.
     """
-    left = [config for config in configs if store.find(root / config.identity, config) is None]
-    if left:
-        # Long runs first, so that none is left over at the end.
-        _run_in_processes(sorted(left, key=_cost, reverse=True), root, workers, progress)
-    return [store.read(root / config.identity) for config in configs]
+
+    def __init__(self, workers: int) -> None:
+        self.capacity = workers
+        self._slots = [_Slot() for _ in range(workers)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.stop()
+        for slot in self._slots:
+            slot.close()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin a call on an idle worker, of which there must be one."""
+        return next(slot for slot in self._slots if slot.idle).submit(function, *arguments)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Progress that workers told since the last time."""
+        for slot in self._slots:
+            yield from slot.rows()
+
+    def stop(self) -> None:
+        """End all workers now; what they had in hand continues from checkpoints."""
+        for slot in self._slots:
+            slot.kill()
 
 
-def _run_in_processes(
-    configs: Sequence[RunConfig], root: Path, workers: int, progress: Reporter
-) -> None:
-    rows: Any = multiprocessing.get_context("spawn").SimpleQueue()
-    total = sum(config.training.epochs * config.training.members for config in configs)
-    others = set(multiprocessing.active_children())
-    with (
-        Progress(f"{len(configs)} runs", total, progress, unit="epoch") as bar,
-        local(min(workers, len(configs)), rows) as pool,
-    ):
+class _Slot:
+    """A pool of one process, made anew when that process died."""
+
+    def __init__(self) -> None:
+        self.idle = True
+        self._pool: ProcessPoolExecutor | None = None
+        self._rows: Any = None
+        self._process: Any = None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        outer: Future[Any] = Future()
         try:
-            pending: set[Future[None]] = {pool.submit(_work, config, root) for config in configs}
-            while pending:
-                done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                while not rows.empty():
-                    row = rows.get()
-                    bar.advance(row, steps=int("validation_loss" in row))
-                for future in done:
-                    future.result()
-        except (BrokenProcessPool, BrokenPipeError) as error:
-            # A worker that dies while the pool starts leaves the others waiting for work for ever.
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
-            raise StoreError(
-                "a worker process died (out of memory?). Finished runs are kept; run the same "
-                "command again."
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            inner = self._begin(function, *arguments)
+        except (BrokenProcessPool, BrokenPipeError):
+            # It died at the start, or while it had nothing to do.
+            reason = self._epitaph()
+            self.kill()
+            outer.set_exception(WorkerDied(reason))
+            return outer
+        self.idle = False
+        inner.add_done_callback(lambda future: self._finish(future, outer))
+        return outer
+
+    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._pool is not None:
+            return self._pool.submit(function, *arguments)
+        # A queue of its own: a worker killed in the middle of a message would block the others.
+        self._rows = multiprocessing.get_context("spawn").SimpleQueue()
+        self._pool = local(1, self._rows)
+        others = set(multiprocessing.active_children())
+        with _interrupts_blocked():
+            try:
+                return self._pool.submit(function, *arguments)
+            finally:
+                self._process = next(iter(set(multiprocessing.active_children()) - others), None)
+
+    def _finish(self, inner: Future[Any], outer: Future[Any]) -> None:
+        error = None if inner.cancelled() else inner.exception()
+        if isinstance(error, BrokenProcessPool):
+            error = WorkerDied(self._epitaph())
+            self._pool = None
+        self.idle = True
+        if inner.cancelled():
+            outer.cancel()
+        elif error is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    def _epitaph(self) -> str:
+        if self._process is not None:
+            self._process.join(1.0)
+        code = None if self._process is None else self._process.exitcode
+        if code is None:
+            return "no exit code"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        while self._rows is not None and not self._rows.empty():
+            yield self._rows.get()
+
+    def kill(self) -> None:
+        pool, self._pool = self._pool, None
+        if self._process is not None:
+            self._process.kill()
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)  # soon, as nobody works there
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process started inside does not see Ctrl-C before it can ignore it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _rows: Any = None
@@ -104,21 +206,24 @@ def _start_worker(rows: Any, parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    os.dup2(2, 1)  # what a simulator prints is not a result
+    import torch
+    from tqdm import tqdm
+
     torch.set_num_threads(1)
+    # Its own lock is a named semaphore, which a worker that is killed would leave to the system.
+    tqdm.set_lock(threading.RLock())
 
 
-def _work(config: RunConfig, root: Path) -> None:
+def work(config: RunConfig, root: Path) -> Outcome:
+    """What a worker process does with a run: attempt it and tell how it goes."""
+
     def tell(row: dict[str, Any]) -> None:
         told: dict[str, Any] = {"stage": "diagnosing"}
         if "validation_loss" in row:
             told = {"validation_loss": row["validation_loss"]}
-        _rows.put({"run": str(config), **told})
+        if _rows is not None:
+            _rows.put({"run": str(config), "identity": config.identity, **told})
 
-    run(config, root / config.identity, progress=tell)
-
-
-def _cost(config: RunConfig) -> float:
-    penalised = methods.get(config.method).regularizer == "coverage"
-    training = config.training
-    evaluations = training.num_samples if penalised else 2
-    return config.budget * training.epochs * training.members * evaluations
+    return attempt(config, root, tell)

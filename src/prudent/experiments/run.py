@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
+from prudent.experiments.locks import claim
 from prudent.experiments.store import Run
 from prudent.files import to_json
 from prudent.progress import Reporter
@@ -24,23 +24,38 @@ from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
-__all__ = ["diagnose_run", "run"]
+__all__ = ["diagnose_run", "run", "run_claimed"]
 
 
 def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     """Simulate, train, diagnose and store; a run that is there already is only read.
+
+    If another process is at it, this one waits and reads what it made.
 
     Args:
         config: What to run.
         path: The directory of the run.
         progress: See :class:`prudent.progress.Progress`.
     """
-    checkpoint = store.work(path, ".checkpoint")
     finished = store.find(path, config)
-    if finished is not None:
-        shutil.rmtree(checkpoint, ignore_errors=True)  # left by a kill right after publishing
+    if finished is not None and not store.leftovers(path):
         return finished
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with claim(path, wait=True):
+        return run_claimed(config, path, progress)
+
+
+def run_claimed(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
+    """The same, for a caller that holds the run already."""
+    finished = store.find(path, config)
+    if finished is None:
+        store.forget_failure(path)
+        _simulate_train_diagnose(config, path, progress)
+        finished = store.read(path)
+    store.clear(path)  # also what a kill right after publishing left
+    return finished
+
+
+def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) -> None:
     seconds = {}
     with threads(config.threads):
         start = time.perf_counter()
@@ -57,7 +72,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
             seed=config.seed,
             invalid="exclude",
             device=config.device,
-            checkpoint=checkpoint,
+            checkpoint=store.work(path, ".checkpoint"),
             **networks,
             progress=progress,
             **config.training.to_dict(),
@@ -86,9 +101,6 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     }
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
-    shutil.rmtree(checkpoint, ignore_errors=True)
-    store.tidy(path)
-    return store.read(path)
 
 
 def diagnose_run(
@@ -97,6 +109,7 @@ def diagnose_run(
     seed: int,
     *,
     problem: str | None = None,
+    thorough: bool = False,
     progress: Reporter = None,
 ) -> Diagnosis:
     """Diagnose a stored estimator on new test pairs of its problem.
@@ -106,6 +119,7 @@ def diagnose_run(
         num_test: Test pairs.
         seed: Of the test pairs.
         problem: Needed for a problem of one's own, because results never import code.
+        thorough: See :func:`prudent.diagnose`.
         progress: See :class:`prudent.progress.Progress`.
     """
     stored = store.read(path)
@@ -119,5 +133,13 @@ def diagnose_run(
     stored.file("model.safetensors")  # the one of this run, not another's
     estimator = load(path / "model.safetensors")
     with threads(stored.config.threads):
-        test, _ = exclude_invalid(*simulator.draw(num_test, seed, "test"))
-        return diagnose(estimator, test.theta, test.x, seed=seed, progress=progress)
+        theta, x = simulator.draw(num_test, seed, "test")
+        return diagnose(
+            estimator,
+            theta,
+            x,
+            names=simulator.parameter_names,
+            thorough=thorough,
+            seed=seed,
+            progress=progress,
+        )

@@ -7,7 +7,9 @@ checksums of the others, and then the directory takes its name in one step.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,7 +22,21 @@ from prudent.experiments.config import RunConfig
 from prudent.files import canonical_json, sha256, sync_directory, to_json, write_atomic
 from prudent.history import History
 
-__all__ = ["Run", "find", "load", "publish", "read", "tidy", "work"]
+__all__ = [
+    "Run",
+    "clear",
+    "find",
+    "finished",
+    "forget_failure",
+    "leftovers",
+    "load_runs",
+    "publish",
+    "read",
+    "tidy",
+    "work",
+]
+
+logger = logging.getLogger("prudent")
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,31 @@ def tidy(path: Path) -> None:
         work(path).parent.rmdir()
 
 
+def finished(path: Path) -> bool:
+    """Whether a finished run is there, by a look at its last file alone."""
+    try:
+        return "files" in json.loads((path / "metrics.json").read_bytes())
+    except (OSError, ValueError, RecursionError, TypeError):
+        return False
+
+
+def leftovers(path: Path) -> bool:
+    """Whether unfinished parts of a run are there."""
+    return any(work(path, suffix).exists() for suffix in ("", ".checkpoint", ".lock"))
+
+
+def clear(path: Path) -> None:
+    """Remove the unfinished parts of a run that is finished."""
+    for suffix in ("", ".checkpoint"):
+        shutil.rmtree(work(path, suffix), ignore_errors=True)
+    tidy(path)
+
+
+def forget_failure(path: Path) -> None:
+    """Remove the record of an earlier failure."""
+    shutil.rmtree(work(path), ignore_errors=True)
+
+
 def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
     """Make a finished run appear at a path."""
     unfinished = work(path)
@@ -92,11 +133,24 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         contents = {**metrics, "files": listing}
         sealed = {**contents, "sha256": sha256(canonical_json(contents))}
         write_atomic(unfinished / "metrics.json", to_json(sealed))
-        os.rename(unfinished, path)
+        _take_name(unfinished, path)
         sync_directory(path.parent)
         tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
+
+
+def _take_name(unfinished: Path, path: Path) -> None:
+    try:
+        os.rename(unfinished, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not finished(path):
+            raise
+        # Without locks another process can be first; the two are the same but for their times.
+        ours, theirs = read(unfinished), read(path)
+        if (ours.config, ours.metrics) != (theirs.config, theirs.metrics):
+            logger.warning("%s was finished by another process with other metrics.", path)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read(path: Path) -> Run:
@@ -108,7 +162,7 @@ def read(path: Path) -> Run:
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
     # Its own checksum is of what it says; that it says so in our words is checked as well.
     whole = checksum == sha256(canonical_json(metrics))
-    if not whole or data != to_json({**metrics, "sha256": checksum}):
+    if not whole or not _in_our_words(data, {**metrics, "sha256": checksum}):
         raise _damaged(path, "metrics.json")
     del metrics["files"]
     parts = {}
@@ -125,7 +179,7 @@ def read(path: Path) -> Run:
     )
 
 
-def load(directory: str | os.PathLike[str]) -> list[Run]:
+def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
     """All finished runs below a directory, or the one that it is, in a stable order."""
     root = Path(directory)
     if not root.is_dir():
@@ -162,6 +216,12 @@ def _parse(path: Path, name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StoreError(f"{path / name} does not hold a JSON object.")
     return value
+
+
+def _in_our_words(data: bytes, value: dict[str, Any]) -> bool:
+    """Whether the bytes are what we write, but for spaces; faster than to write them again."""
+    plain = json.dumps(value, sort_keys=True, separators=(",", ": "), allow_nan=False).encode()
+    return data[-1:] == b"\n" and b"".join(s.strip(b" ") for s in data.split(b"\n")) == plain
 
 
 def _damaged(path: Path, name: str) -> StoreError:

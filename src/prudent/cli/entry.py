@@ -1,0 +1,125 @@
+"""The group of commands and the one place where exceptions become exit codes.
+
+Nothing heavy is imported before the arguments have been checked, so help and mistakes are answered
+at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from prudent import __version__
+from prudent.cli.demo import demo
+from prudent.cli.diagnose import diagnose
+from prudent.cli.options import EXIT_CODES
+from prudent.cli.output import fail, show
+from prudent.cli.problems import list_problems
+from prudent.cli.report import report
+from prudent.cli.simulate import simulate
+from prudent.cli.sweep import sweep
+from prudent.cli.train import train
+from prudent.errors import InputError, PrudentError
+
+__all__ = ["cli", "main"]
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
+INTERRUPTED = "interrupted; finished runs are kept, the same command continues."
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP came."""
+
+
+class Group(click.Group):
+    """Commands in the order of the work, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands."""
+        return list(self.commands)
+
+
+@click.group(cls=Group, context_settings=CONTEXT, epilog=EXIT_CODES, invoke_without_command=True)
+@click.version_option(__version__, message="prudent %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Neural posteriors that do not claim more than the data supports.
+
+    \b
+    Examples:
+      prudent demo
+      prudent train slcp --method calnre --budget 1024 -o runs/first
+      prudent diagnose runs/first
+      prudent sweep sweeps/smoke.toml -o runs/smoke
+    """
+    if ctx.invoked_subcommand is None:
+        show(ctx.get_help())
+
+
+for command in (demo, list_problems, simulate, train, diagnose, sweep, report):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; every mistake of a user is one line and exit code 2."""
+    log = logging.getLogger("prudent")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    _listen_to_signals()
+    tracebacks = "--debug" in sys.argv
+    try:
+        cli.main(prog_name="prudent", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt) as error:
+        fail(_interruption(error), 130)
+    except Terminated as error:
+        fail(_interruption(error), 143)
+    except BrokenPipeError:
+        # Whoever read our output has gone; say nothing more, also not at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except PrudentError as error:
+        if tracebacks:
+            raise
+        fail(str(error), 2 if isinstance(error, InputError) else 1)
+    sys.exit(0)
+
+
+def _interruption(error: BaseException) -> str:
+    """What a command had to say when it was interrupted."""
+    origin: BaseException | None = error
+    while origin is not None:
+        if notes := getattr(origin, "__notes__", []):
+            return str(notes[-1])
+        origin = origin.__cause__
+    return INTERRUPTED
+
+
+def _listen_to_signals() -> None:
+    """End in order at the first signal, and at once at the second."""
+
+    def first(number: int, frame: Any) -> None:
+        os.write(2, b"\nstopping; once more to stop at once ...\n")
+        for name in watched:
+            signal.signal(name, lambda *_: os._exit(128 + number))
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    watched = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        watched.append(signal.SIGHUP)
+    for name in watched:
+        signal.signal(name, first)

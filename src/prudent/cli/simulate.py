@@ -1,0 +1,70 @@
+"""``prudent simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from prudent import problems
+from prudent.cli.options import as_json, debug, problem_names, quiet, seed
+from prudent.cli.output import allow_import, check_writable, emit, show
+from prudent.errors import InputError
+
+
+@click.command()
+@click.argument("problem", shell_complete=problem_names)
+@click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
+@click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
+@click.option("--workers", default=1, help="Processes; they do not change the result.")
+@click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
+@seed
+@as_json
+@quiet
+@debug
+def simulate(
+    problem: str,
+    num_simulations: int,
+    output: str,
+    workers: int,
+    chunk_size: int | None,
+    seed: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Simulate PROBLEM into a Zarr store; the same command continues a killed one.
+
+    \b
+    Examples:
+      prudent simulate slcp -n 16384 --seed 0 -o sims.zarr
+      prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
+    """
+    if num_simulations < 1 or workers < 1:
+        raise InputError("`num_simulations` and `workers` must be whole numbers >= 1.")
+    problems.check(problem)
+    check_writable(Path(output).parent)
+    allow_import(problem, quiet=quiet or as_json)
+    from contextlib import nullcontext
+
+    from prudent.datasets.simulate import simulate as fill
+    from prudent.experiments.engines import local
+
+    with local(workers) if workers > 1 else nullcontext() as pool:
+        store = fill(
+            problem,
+            num_simulations,
+            output,
+            seed=seed,
+            chunk_size=chunk_size,
+            executor=pool,
+            progress=False if quiet or as_json else None,
+        )
+    invalid = store.num_invalid()
+    if as_json:
+        facts = {"path": output, "num_simulations": num_simulations, "invalid": invalid}
+        emit("simulate", facts)
+        return
+    number = sum(invalid.values())
+    reasons = ", ".join(f"{count:,} {name}" for name, count in invalid.items() if count)
+    note = f", {number:,} of them not usable ({reasons})" if number else ""
+    show(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")

@@ -1,0 +1,130 @@
+"""``prudent train``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from prudent.cli.options import (
+    DEFAULTS,
+    as_json,
+    debug,
+    method_names,
+    problem_names,
+    quiet,
+    seed,
+    training_options,
+)
+from prudent.cli.output import allow_import, check_writable, emit, say, show
+from prudent.experiments.config import RunConfig, read_settings
+from prudent.training import methods
+from prudent.training.options import PRESETS
+
+
+class TrainCommand(click.Command):
+    """Help in sections: the run, the training, the penalty."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write them."""
+        training = list(DEFAULTS)
+        penalty = training[training.index("num_samples") :]
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            section = "Training" if parameter.name in training else "Options"
+            section = "Coverage penalty" if parameter.name in penalty else section
+            record = parameter.get_help_record(ctx)
+            if isinstance(parameter, click.Option) and record is not None:
+                rows.setdefault(section, []).append(record)
+        for section, records in rows.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+@click.command(cls=TrainCommand)
+@click.argument("problem", required=False, shell_complete=problem_names)
+@click.option(
+    "--method",
+    default="calnre",
+    help=f"One of {' '.join(methods.names())}.",
+    shell_complete=method_names,
+)
+@click.option("--budget", default=1024, help="Simulations, training and validation together.")
+@click.option("-o", "--output", required=True, help="Directory of the run.")
+@click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
+@click.option("--threads", default=1, help="Threads of torch.")
+@click.option("--device", default="cpu", help="cpu, cuda or mps.")
+@click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
+@click.option("--preset", help=f"Training settings to begin from: {' '.join(PRESETS)}.")
+@training_options
+@seed
+@as_json
+@quiet
+@debug
+@click.pass_context
+def train(
+    ctx: click.Context, /, output: str, as_json: bool, quiet: bool, config: str | None, **_: Any
+) -> None:
+    """Simulate PROBLEM, train on it, measure coverage, and store the run.
+
+    The same command continues a killed one. A file given by --config holds the
+    same names, those of the training in a table [training]; options given here
+    win over it.
+
+    \b
+    Examples:
+      prudent train slcp --method calnre --budget 1024 -o runs/first
+      prudent train gaussian --method npe --epochs 50 -o runs/second
+      prudent train weinberg --preset paper --members 5 -o runs/third
+    """
+    settings = _settings(ctx, read_settings(Path(config)) if config else {})
+    config_ = RunConfig.from_settings(settings)
+    path = Path(output)
+    check_writable(path.parent)
+    allow_import(config_.problem, quiet=quiet or as_json)
+    run = _run(config_, path, quiet=quiet or as_json)
+    from prudent.reports.html import run_verdict
+    from prudent.reports.tables import text
+
+    if as_json:
+        emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})
+        return
+    show(text([run], shutil.get_terminal_size().columns) + "\n")
+    show(f"{config_.method}: {run_verdict(run)}")
+    show(f"Results: {path}")
+    show(f"Next: prudent report {path} -o report.html")
+
+
+def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
+    say(f"{config} ...", quiet=quiet)
+    from prudent.experiments.run import run
+
+    return run(config, path, progress=False if quiet else None)
+
+
+def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run: what was typed, then what the file says, then our defaults."""
+    training = settings.get("training", {})
+    if not isinstance(training, dict):
+        return settings  # which is refused with the reason
+    training = dict(training)
+    ours = {field.name for field in dataclasses.fields(RunConfig)}
+    for name, value in ctx.params.items():
+        typed = ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        if name in DEFAULTS or name == "preset":
+            if typed:
+                training[name] = _number_or_text(value) if name == "target" else value
+        elif name in ours and (typed or name not in settings) and value is not None:
+            settings = {**settings, name: value}
+    return {**settings, "training": training}
+
+
+def _number_or_text(value: str) -> str | float:
+    try:
+        return float(value)
+    except ValueError:
+        return value

@@ -1,0 +1,108 @@
+"""What became of every run of a sweep, read from its directory without opening any model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prudent.errors import StoreError
+from prudent.experiments import store
+from prudent.experiments.attempt import failure
+from prudent.experiments.config import RunConfig
+from prudent.experiments.locks import holder
+
+__all__ = ["STATES", "RunState", "count", "states"]
+
+STATES = ("done", "running", "failed", "interrupted", "left")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run of a sweep.
+
+    Args:
+        config: What it is.
+        state: One of ``done running failed interrupted left``.
+        note: Why it failed, or how far it is.
+    """
+
+    config: RunConfig
+    state: str
+    note: str = ""
+
+
+def states(
+    configs: Sequence[RunConfig], root: Path, *, verify: bool = False, look: bool = True
+) -> list[RunState]:
+    """The state of each run.
+
+    Args:
+        configs: The runs.
+        root: Their directory; it need not exist.
+        verify: Check all files of finished runs against their checksums.
+        look: Find out how far unfinished runs are.
+    """
+    finished, unfinished = _names(root), _names(root / ".work")
+    return [_state(c, root, finished, unfinished, verify=verify, look=look) for c in configs]
+
+
+def count(found: Iterable[RunState]) -> dict[str, int]:
+    """How many runs are in each state; all states are there, and they add up."""
+    number = Counter(one.state for one in found)
+    return {name: number[name] for name in STATES}
+
+
+def _state(
+    config: RunConfig,
+    root: Path,
+    finished: set[str],
+    unfinished: set[str],
+    *,
+    verify: bool,
+    look: bool,
+) -> RunState:
+    name = config.identity
+    path = root / name
+    if name in finished:
+        if verify:
+            return _verified(config, path)
+        if store.finished(path):
+            return RunState(config, "done")
+        return RunState(config, "failed", f"{path} exists and is not a finished run; remove it")
+    if f"{name}.lock" in unfinished and (who := holder(path)) is not None:
+        by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
+        return RunState(config, "running", f"{by}{_epoch(config, path) if look else ''}")
+    if name in unfinished and (reason := failure(path)) is not None:
+        return RunState(config, "failed", reason)
+    if name in unfinished or f"{name}.checkpoint" in unfinished:
+        return RunState(config, "interrupted", _epoch(config, path).lstrip(", ") if look else "")
+    return RunState(config, "left")
+
+
+def _verified(config: RunConfig, path: Path) -> RunState:
+    try:
+        run = store.read(path)
+        for name in run.files:
+            run.file(name)
+    except StoreError as error:
+        return RunState(config, "failed", str(error))
+    return RunState(config, "done")
+
+
+def _epoch(config: RunConfig, path: Path) -> str:
+    """The epoch of the last checkpoint."""
+    directory = store.work(path, ".checkpoint")
+    found = [re.search(r"epoch-(\d+)", file.name) for file in directory.rglob("epoch-*")]
+    epochs = [int(match[1]) for match in found if match]
+    return f", epoch {max(epochs)} of {config.training.epochs}" if epochs else ""
+
+
+def _names(directory: Path) -> set[str]:
+    try:
+        return set(os.listdir(directory))
+    except OSError:
+        return set()

@@ -1,0 +1,140 @@
+"""Sweeps in processes of their own, of a problem that can be told to misbehave."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+# What it does depends on the budget, the only thing a simulator sees of its run. One parameter,
+# because a diagnosis in more takes seconds.
+PROBLEM = """
+import ctypes, os, signal, time
+import torch
+from prudent import problems
+
+def once(name):
+    if os.path.exists(name):
+        return False
+    open(name, "w").close()
+    return True
+
+def simulate(theta):
+    number = len(theta)
+    if number > 100:
+        with open("started", "a") as file:
+            file.write(f"{number}\\n")
+        if number == 201 and not os.path.exists("repaired"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == 202 and once("segfault"):
+            ctypes.string_at(0)
+        if number == 203 and once("left"):
+            os._exit(0)
+        if number == 204 and not os.path.exists("repaired"):
+            raise OverflowError("bad <cell>\\nof the grid")
+        if number == 205 and not os.path.exists("repaired"):
+            return theta + float("nan")
+    return theta + 0.1 * torch.randn(number, 1)
+
+problem = problems.custom(simulate, problems.box([0.0], [1.0]))
+"""
+SWEEP = """
+problem = "mine:problem"
+method = {methods}
+budget = {budgets}
+num_test = 16
+training.epochs = {epochs}
+training.batch_size = 32
+"""
+SAME = ("config.json", "coverage.json", "history.jsonl", "model.safetensors")
+
+
+def prepare(place, budgets, methods='"npe"', epochs=2):
+    (place / "mine.py").write_text(PROBLEM)
+    text = SWEEP.format(budgets=budgets, methods=methods, epochs=epochs)
+    (place / "my.toml").write_text(text)
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "prudent", "sweep", *arguments]
+
+
+def start(place, *arguments, workers=2, **options):
+    return subprocess.Popen(
+        command("my.toml", "-o", "runs", "--workers", str(workers), *arguments),
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def finish(process, seconds=300):
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def started(place):
+    """How often each run was begun, by budget."""
+    path = place / "started"
+    return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
+
+
+def results(root):
+    """The bytes of all finished runs that must not depend on what happened on the way."""
+    found = {}
+    for path in sorted(root.glob("*/metrics.json")):
+        for name in SAME:
+            found[path.parent.name, name] = (path.parent / name).read_bytes()
+        # The list of files at its end holds the checksum of the times.
+        text = path.read_text()
+        found[path.parent.name, "metrics"] = text[: text.index('"files"')]
+    return found
+
+
+def session(leader):
+    """The living processes of a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):
+            continue
+        if entry.name.isdigit() and int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def children(parent):
+    """Process ids of the living children that run our workers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            text = (entry / "cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z" and b"spawn_main" in text:
+            found.append(int(entry.name))
+    return found
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def end(process):
+    """Kill what a test may have left of a session."""
+    for pid in session(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()

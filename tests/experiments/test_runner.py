@@ -1,0 +1,140 @@
+"""Who does what when: runs of other processes, strikes, failures; no run is done here."""
+
+import json
+from concurrent.futures import Future
+
+import pytest
+
+from prudent.experiments import RunConfig
+from prudent.experiments.attempt import Outcome, failure, record_failure
+from prudent.experiments.engines import WorkerDied
+from prudent.experiments.locks import Busy, claim, holder
+from prudent.experiments.runner import DiskFull, run_configs
+from prudent.experiments.view import View
+
+CONFIGS = [RunConfig("slcp", "nre", budget) for budget in (128, 1280, 12800)]
+
+
+class Scripted:
+    """An engine whose answers are given."""
+
+    def __init__(self, answer, capacity=2):
+        self.answer, self.capacity, self.calls = answer, capacity, []
+
+    def submit(self, function, config, root):
+        self.calls.append(config.budget)
+        future = Future()
+        try:
+            future.set_result(self.answer(config, self.calls.count(config.budget)))
+        except WorkerDied as error:
+            future.set_exception(error)
+        return future
+
+    def rows(self):
+        return iter(())
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch):
+    monkeypatch.setattr("prudent.experiments.runner.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("prudent.experiments.runner.HELD_SECONDS", 0.002)
+
+
+def work(answer, root, configs=CONFIGS):
+    events = []
+    engine = Scripted(answer)
+    summary = run_configs(configs, root, engine, events.append)
+    return engine, summary, [(row["event"], row["run"].split()[2]) for row in events]
+
+
+def test_long_runs_come_first(tmp_path):
+    engine, summary, _ = work(lambda *_: Outcome("done"), tmp_path)
+    assert engine.calls == sorted(engine.calls, reverse=True)
+    assert set(summary.done) == {config.identity for config in CONFIGS}
+
+
+def test_a_dead_worker_is_tried_three_times(tmp_path):
+    def answer(config, number):
+        if config.budget == 128 or (config.budget == 1280 and number == 1):
+            raise WorkerDied("signal 9")
+        return Outcome("done")
+
+    engine, summary, events = work(answer, tmp_path)
+    assert (engine.calls.count(128), engine.calls.count(1280)) == (3, 2)
+    reason = "worker died (signal 9, 3 times): out of memory?"
+    assert summary.failed == {CONFIGS[0].identity: reason}
+    assert failure(tmp_path / CONFIGS[0].identity) == reason
+    assert len(summary.done) == 2
+    assert events.count(("retry", "128")) == 2
+
+
+@pytest.mark.parametrize("end", ["finished", "failed", "killed"])
+def test_a_run_of_another_process_is_waited_for(tmp_path, end):
+    """The other one is this test, which holds the lock for a while."""
+    config = CONFIGS[0]
+    path = tmp_path / config.identity
+    other = claim(path, wait=False)
+    other.__enter__()
+    looks = []
+
+    def answer(config, number):
+        looks.append(holder(path) is not None)
+        return Outcome("busy") if looks[-1] else Outcome("done")
+
+    def listen(row):
+        if row["event"] != "busy":
+            return
+        if end == "finished":
+            path.mkdir()
+            (path / "metrics.json").write_text(json.dumps({"files": {}}))
+        elif end == "failed":
+            record_failure(config, path, "no luck")
+        other.__exit__(None, None, None)
+
+    summary = run_configs([config], tmp_path, Scripted(answer), listen)
+    assert summary.elsewhere == ([config.identity] if end == "finished" else [])
+    assert summary.failed == ({config.identity: "no luck"} if end == "failed" else {})
+    assert summary.done == ([config.identity] if end == "killed" else [])
+    assert looks == ([True, False] if end == "killed" else [True])
+
+
+def test_a_full_disk_ends_it(tmp_path):
+    with pytest.raises(DiskFull, match="no space"):
+        work(lambda *_: Outcome("full", "no space"), tmp_path)
+    assert not list(tmp_path.rglob("error.txt"))
+
+
+def test_locks(tmp_path):
+    path = tmp_path / "run"
+    assert holder(path) is None
+    with claim(path, wait=False):
+        assert set(holder(path)) == {"host", "pid", "since"}
+        with pytest.raises(Busy), claim(path, wait=False):
+            pass
+    assert not (tmp_path / ".work").exists()
+    # Left by processes that died: of this host, of another, with rubbish inside.
+    for text in ('{"host": "elsewhere", "pid": 1, "since": 0}', "", "\0rubbish"):
+        (tmp_path / ".work").mkdir()
+        (tmp_path / ".work" / "run.lock").write_text(text)
+        assert holder(path) is None
+        with claim(path, wait=False):
+            assert holder(path)["pid"] > 1
+
+
+def test_time_left_follows_the_pace(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("prudent.experiments.view.time.monotonic", lambda: clock[0])
+    configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(10)]
+    view = View("sweep", configs, 2, report=False)
+    assert view.seconds_left() is None
+    for config in configs[:5]:
+        view.listen({"run": "", "identity": config.identity, "event": "start"})
+        clock[0] += 100.0
+        view.listen({"run": "", "identity": config.identity, "event": "done"})
+        done = len([share for share in view.progress.values() if share == 1])
+        assert view.seconds_left() == pytest.approx(100.0 * (10 - done))
+    assert view.text().startswith("7/12 done, 0 running, 0 failed")
+    assert view.text().endswith("about 8 min left")

@@ -1,0 +1,244 @@
+"""Sweeps with real processes: kills, signals, two at once, failing runs, full disks."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from sweeping import (
+    children,
+    command,
+    end,
+    finish,
+    prepare,
+    results,
+    session,
+    start,
+    started,
+    wait_for,
+)
+
+from faults import file_size_limit, tree_digest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+GRID = {"budgets": [160, 161, 162], "methods": '["npe", "nre"]'}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    place = tmp_path_factory.mktemp("undisturbed")
+    prepare(place, **GRID)
+    code, out, err = finish(start(place))
+    assert code == 0, err
+    assert "6 of 6 runs done: runs" in out
+    assert "\r" not in out + err
+    assert "\x1b" not in out + err
+    assert sorted(started(place).values()) == [2, 2, 2]
+    assert not (place / "runs" / ".work").exists()
+    watched = finish(start(place, "--watch", "--json"))[1].splitlines()
+    assert [json.loads(line)["counts"]["done"] for line in watched] == [6]
+    return results(place / "runs")
+
+
+def test_ten_kills_change_nothing(tmp_path, undisturbed):
+    """Of everything or, every other time, of the parent alone, whose workers must follow it."""
+    prepare(tmp_path, **GRID)
+    moments, mid_run, seen = random.Random(0), 0, set()
+    for number in range(10):
+        process = start(tmp_path, workers=1 + number % 3 // 2)
+        assert wait_for(lambda p=process: children(p.pid))
+        # From the start of a worker to its second run.
+        time.sleep(moments.uniform(0.5, 5.0))
+        if process.poll() is None:
+            process.kill() if number % 2 else os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert wait_for(lambda p=process: not session(p.pid), 2)
+        mid_run += any((tmp_path / "runs" / ".work").glob("*.lock"))
+        finished = {name for name, _ in results(tmp_path / "runs")}
+        assert seen <= finished  # what is finished stays
+        seen = finished
+    assert mid_run >= 2
+    code, out, err = finish(start(tmp_path))
+    assert code == 0, err
+    assert "6 of 6 runs done" in out
+    assert results(tmp_path / "runs") == undisturbed
+    assert not (tmp_path / "runs" / ".work").exists()
+
+
+def test_two_sweeps_at_once_share_the_work(tmp_path, undisturbed):
+    prepare(tmp_path, **GRID)
+    both = [start(tmp_path, "--json") for _ in range(2)]
+    for code, out, err in map(finish, both):
+        assert code == 0, err
+        assert json.loads(out)["counts"]["done"] == 6
+    assert sorted(started(tmp_path).values()) == [2, 2, 2]  # each once by each method
+    assert results(tmp_path / "runs") == undisturbed
+    assert not (tmp_path / "runs" / ".work").exists()
+
+
+def test_failing_runs_and_dying_workers_do_not_stop_the_others(tmp_path):
+    prepare(tmp_path, [160, 201, 202, 203, 204, 205])
+    code, out, err = finish(start(tmp_path))
+    assert code == 1, err
+    assert "3 of 6 runs done, 3 failed: runs" in out
+    assert "worker died (signal 9, 3 times): out of memory?" in out
+    assert "OverflowError: bad <cell> of the grid" in out
+    assert "mine:problem npe 204 seed 0" in out
+    assert started(tmp_path) == {160: 1, 201: 3, 202: 2, 203: 2, 204: 1, 205: 1}
+    assert "Traceback" not in out + err
+    errors = sorted((tmp_path / "runs" / ".work").glob("*/error.txt"))
+    assert len(errors) == 3
+    assert sum("Traceback" in path.read_text() for path in errors) == 2
+    # Asked again, only those are tried, and a script can read what happened.
+    code, out, _ = finish(start(tmp_path, "--status", "--json"))
+    assert code == 0
+    assert json.loads(out)["counts"]["failed"] == 3
+    code, out, _ = finish(start(tmp_path, "--dry-run"))
+    assert "Skipping 3 finished runs; 3 to do (3 failed before)" in out
+    (tmp_path / "repaired").touch()
+    code, out, err = finish(start(tmp_path, workers=1))
+    assert code == 0, err
+    assert "6 of 6 runs done" in out
+    assert started(tmp_path) == {160: 1, 201: 4, 202: 2, 203: 2, 204: 2, 205: 2}
+    assert not (tmp_path / "runs" / ".work").exists()
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_in_order(tmp_path, number, expected):
+    prepare(tmp_path, [160, 161, 162], epochs=100_000)
+    process = start(tmp_path)
+    try:
+        assert wait_for(lambda: len(list((tmp_path / "runs").rglob("epoch-*"))) >= 2)
+        status = finish(start(tmp_path, "--status"))[1]
+        assert "running 2" in status
+        assert "of 100000" in status
+        begun = time.monotonic()
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        code, _, err = finish(process, 10)
+        assert time.monotonic() - begun < 5
+        assert code == expected
+        assert "Error: interrupted: 0 done, 2 continue from checkpoints, 1 left." in err
+        assert "Continue with: prudent sweep my.toml -o runs" in err
+        assert "Traceback" not in err
+        assert wait_for(lambda: not session(process.pid), 2)
+    finally:
+        end(process)
+
+
+def test_a_full_disk_stops_it_without_failures(tmp_path):
+    prepare(tmp_path, [160, 161, 162], '"nre"')
+    code, out, err = finish(
+        start(tmp_path, workers=1, preexec_fn=lambda: file_size_limit(200_000))
+    )
+    assert code == 1
+    assert "File too large" in err
+    assert "free some space and run the same command again" in err
+    assert "Traceback" not in err
+    status = json.loads(finish(start(tmp_path, "--status", "--json"))[1])
+    assert status["counts"]["failed"] == status["counts"]["done"] == 0
+    code, out, err = finish(start(tmp_path, workers=1))
+    assert code == 0, err
+    assert "3 of 3 runs done" in out
+
+
+def test_a_terminal_sees_counts_and_time_left(tmp_path):
+    pty = pytest.importorskip("pty")
+    prepare(tmp_path, [160])
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        command("my.toml", "-o", "runs"), cwd=tmp_path, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    seen = b""
+    try:
+        while data := os.read(master, 4096):
+            seen += data
+    except OSError:  # the other end was closed
+        pass
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert b"sweep: 100%" in seen
+    assert b"0/1 done, 1 running, 0 failed" in seen
+    assert b"1 of 1 runs done: runs" in seen
+
+
+def test_too_little_space_is_refused_before_the_start(tmp_path, monkeypatch):
+    from prudent.cli.sweep import _check_space
+    from prudent.errors import InputError
+
+    _check_space(tmp_path / "new", 10**6, force=False)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**5))
+    with pytest.raises(InputError, match="need about 1 MB, but 0 MB are free"):
+        _check_space(tmp_path / "new", 10**6, force=False)
+    _check_space(tmp_path / "new", 10**6, force=True)
+
+
+def test_a_directory_of_a_newer_version_is_refused(tmp_path):
+    prepare(tmp_path, [160])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "sweep.json").write_text('{"format": 9}')
+    before = tree_digest(tmp_path)
+    for arguments in ([], ["--status"]):
+        code, _, err = finish(start(tmp_path, *arguments))
+        assert (code, arguments) in ((2, []), (0, ["--status"]))
+        assert arguments or "another version of prudent" in err
+    assert tree_digest(tmp_path) == before
+
+
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path):
+    prepare(tmp_path, [160])
+    process = start(tmp_path, "--dry-run")
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["my.toml", "-o", "file/x"], "choose another output"),
+        (["my.toml", "-o", "file"], "choose another output"),
+        (["my.toml", "-o", ""], "the output is empty"),
+        (["my.toml", "-o", "x" * 300], "File name too long"),
+        (["my.toml", "--workers", "0"], "`workers` is 0"),
+        (["my.toml", "--set", "seed=0..20000"], "The limit is 10,000"),
+        (["my.toml", "--set", "seed=[]"], "nothing to run"),
+        (["nowhere.toml"], "cannot read nowhere.toml"),
+        ([], "name the FILE"),
+        (["-o", ".", "--status"], "Name its file as well"),
+    ],
+)
+def test_mistakes_change_nothing(tmp_path, arguments, message):
+    prepare(tmp_path, [160])
+    (tmp_path / "file").touch()
+    before = tree_digest(tmp_path)
+    done = subprocess.run(
+        command(*arguments), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert tree_digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["a b", "quote's", "; echo x", "-o", "日本", "new\nline"])
+def test_any_name_of_an_output_works(tmp_path, name):
+    prepare(tmp_path, [160])
+    (tmp_path / "fine.toml").write_text((tmp_path / "my.toml").read_text())
+    done = subprocess.run(
+        command("fine.toml", f"--output={name}", "--status", "--json"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["path"] == name
