@@ -136,6 +136,23 @@ def killed_at_random(
     return len(seen), seen
 
 
+def killed_when(action: Callable[[], None], condition: Callable[[], bool], delay: float) -> bool:
+    """Kill -9 the action a moment after a condition holds; whether it was still at work."""
+
+    def alone() -> None:
+        os.setsid()
+        action()
+
+    pid = in_child(alone)
+    look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while not condition() and os.waitid(os.P_PID, pid, look) is None:
+        time.sleep(0.005)
+    time.sleep(delay)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    return exit_code(pid) == -signal.SIGKILL
+
+
 def file_size_limit(size: int) -> None:
     """F3: no file of this process grows beyond a size; a real short write."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

@@ -2,13 +2,13 @@
 
 import errno
 import logging
-import time
+import random
 
 import pytest
 import torch
 
 import prudent
-from faults import CRASHED, fault_points, killed_at_random, mutations
+from faults import CRASHED, exit_code, fault_points, in_child, killed_when, mutations
 from prudent.errors import InputError, StoreError
 from prudent.estimators.store import to_bytes
 from prudent.training import checkpoint as module
@@ -115,17 +115,18 @@ def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     def action():
         train(method, **options).save(tmp_path / "model")
 
-    def look():
-        return sorted(file.name for file in (tmp_path / "work").glob("epoch*"))
+    def reached():
+        files = sorted((tmp_path / "work").glob("epoch*"))
+        return int(files[-1].stem.removeprefix("epoch-")) if files else 0
 
-    started = time.perf_counter()
-    train(method, epochs=30)
+    moments = random.Random(method)
     try:
-        hit, seen = killed_at_random(action, 3, 0.8 * (time.perf_counter() - started), look)
+        for least in (2, 10, 18):  # in the middle of the training, at any point of an epoch
+            epoch, delay = moments.randint(least, least + 7), moments.uniform(0, 0.03)
+            assert killed_when(action, lambda epoch=epoch: reached() >= epoch, delay)
+        assert exit_code(in_child(action)) == 0
     finally:
         torch.set_num_threads(threads)
-    assert hit >= 1
-    assert all(len(files) <= 3 for files in seen)
     assert (tmp_path / "model").read_bytes() == to_bytes(undisturbed)
 
 
