@@ -245,3 +245,25 @@ def test_a_flow_tells_the_density_of_its_draws():
         with torch.no_grad():
             torch.testing.assert_close(log_prob, posterior.log_prob(draws), atol=1e-3, rtol=1e-4)
     assert torch.equal(posterior.from_noise(noise)[0], posterior.from_noise(noise)[0])
+
+
+@pytest.mark.parametrize("dim", [2, 3, 5])
+@pytest.mark.parametrize("broken", [False, True])
+def test_splines_from_noise_equal_those_of_zuko(dim, broken, monkeypatch):
+    """Same draws and densities; if our formulas were not zuko's, zuko would do the work."""
+    estimator, _, x = make(FlowEstimator, dim=dim)
+    with torch.no_grad():
+        for parameter in estimator.head.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    if broken:
+        monkeypatch.setattr("prudent.estimators.couplings.BOUND", 4.0)
+    posterior = estimator(x[:6])
+    noise = 2 * torch.randn(200, 6, dim)
+    draws, log_prob = posterior.from_noise(noise)
+    with torch.no_grad():
+        flow = posterior._flow()
+        inputs, log_volume = flow.transform.inv.call_and_ladj(noise)
+        expected = estimator.theta_scale.inverse(inputs)
+        density = flow.base.log_prob(noise) - log_volume - estimator.theta_scale.log_scale()
+    torch.testing.assert_close(draws, expected, atol=2e-3, rtol=1e-3)
+    torch.testing.assert_close(log_prob, density, atol=2e-2, rtol=1e-3)

@@ -28,7 +28,7 @@ MOST_CURVES = 12
 def run_verdict(run: Run) -> str:
     """The coverage of a stored run in words."""
     curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
-    return verdict(Coverage(**curves, num_pairs=run.metrics["num_pairs"]))
+    return verdict(Coverage(**curves, num_pairs=run.metrics["num_pairs"]), run.metrics)
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:

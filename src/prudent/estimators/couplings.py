@@ -1,0 +1,118 @@
+r"""Draws from a coupling flow of splines, without waste.
+
+In a coupling (zuko's ``passes=2``) the first half of theta is transformed by splines that depend
+on the context alone, the second half by splines that depend on the first half as well. zuko
+evaluates the conditioner for all of theta three times for each draw and its density. Here the
+splines of the first half are made once per observation, and the conditioner runs once per draw,
+for the second half only. The same weights give the same draws, to rounding, in less than half of
+the time.
+
+The formulas are those of zuko 1.6; :meth:`FlowPosterior.from_noise` compares some densities with
+zuko's own each time, and leaves the work to zuko if they differ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["CouplingSplines"]
+
+# As in zuko.transforms.MonotonicRQSTransform.
+BOUND, SLOPE = 5.0, 1e-3
+
+
+class CouplingSplines:
+    """The inverse of a zuko NSF with ``passes=2``, given N contexts. No gradient.
+
+    Args:
+        flow: ``zuko.flows.NSF(features > 1, ..., passes=2)``.
+        context: (N, C).
+    """
+
+    @torch.no_grad()
+    def __init__(self, flow: Any, context: Tensor) -> None:
+        self.steps = [_Step(transform, context) for transform in flow.transform.transforms]
+
+    @torch.no_grad()
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws (L, N, D) and their log-density (L, N) from standard normal noise (L, N, D)."""
+        log_prob = -0.5 * noise.square().sum(-1) - 0.5 * noise.shape[-1] * math.log(2 * math.pi)
+        values = noise
+        for step in reversed(self.steps):
+            values, log_slope = step.inverse(values)
+            log_prob = log_prob + log_slope
+        return values, log_prob
+
+
+class _Step:
+    def __init__(self, transform: Any, context: Tensor) -> None:
+        dim, total = len(transform.order), transform.total
+        self.bins, self.total = transform.shapes[0][0], total
+        self.first = (transform.order == 0).nonzero().squeeze(1)
+        self.second = (transform.order == 1).nonzero().squeeze(1)
+        zeros = context.new_zeros(len(context), dim)
+        parameters = transform.hyper(torch.cat((zeros, context), -1)).unflatten(-1, (dim, total))
+        self.splines = _knots(parameters[:, self.first], self.bins)
+        linear = [layer for layer in transform.hyper if hasattr(layer, "mask")]
+        weights = [layer.mask * layer.weight for layer in linear]
+        biases = [layer.bias for layer in linear]
+        self.offset = functional.linear(context, weights[0][:, dim:], biases[0])
+        self.weight = weights[0][:, self.first]
+        rows = (self.second[:, None] * total + torch.arange(total)).flatten()
+        last = (weights[-1][rows], biases[-1][rows])
+        self.layers = [*zip(weights[1:-1], biases[1:-1], strict=True), last]
+
+    def inverse(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs (L, N, D), and the log-slope (L, N) of the transform there."""
+        first, log_slope = _inverse(values[..., self.first], *self.splines)
+        hidden = self.offset + functional.linear(first, self.weight)
+        for weight, bias in self.layers:
+            hidden = functional.linear(hidden.relu(), weight, bias)
+        splines = _knots(hidden.unflatten(-1, (-1, self.total)), self.bins)
+        second, more = _inverse(values[..., self.second], *splines)
+        joined = torch.empty_like(values)
+        joined[..., self.first], joined[..., self.second] = first, second
+        return joined, log_slope.sum(-1) + more.sum(-1)
+
+
+def _knots(parameters: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Horizontal and vertical knots and slopes, (..., bins + 1) each; zuko's formulas."""
+    widths, heights, slopes = parameters.split((bins, bins, bins - 1), dim=-1)
+    scale = abs(math.log(SLOPE))
+    both = torch.stack((widths, heights))
+    both = (both / (1 + (2 / scale * both).abs())).softmax(-1).cumsum(-1)
+    both = functional.pad(BOUND * (2 * both - 1), (1, 0), value=-BOUND)
+    slopes = (slopes / (1 + (slopes / scale).abs())).exp()
+    return both[0], both[1], functional.pad(slopes, (1, 1), value=1.0)
+
+
+def _inverse(
+    y: Tensor, horizontal: Tensor, vertical: Tensor, slopes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The x that rational-quadratic splines map to ``y``, and the log-slope at x."""
+    place = (vertical[..., 1:-1] < y.unsqueeze(-1)).sum(-1, keepdim=True)
+    inside = (y > vertical[..., 0]) & (y <= vertical[..., -1])
+    x0, x1, y0, y1, d0, d1 = (
+        knots[..., end : knots.shape[-1] - 1 + end]
+        .expand(*place.shape[:-1], -1)
+        .gather(-1, place)
+        .squeeze(-1)
+        for knots in (horizontal, vertical, slopes)
+        for end in (0, 1)
+    )
+    slope = (y1 - y0) / (x1 - x0)
+    excess = d0 + d1 - 2 * slope
+    above = (y - y0).clamp(min=0)
+    a = (y1 - y0) * (slope - d0) + above * excess
+    b = (y1 - y0) * d0 - above * excess
+    c = -slope * above
+    z = (2 * c / (-b - (b * b - 4 * a * c).clamp(min=0).sqrt())).clamp(0, 1)
+    mixed = z * (1 - z)
+    steep = slope.square() * (2 * slope * mixed + d0 * (1 - z).square() + d1 * z.square())
+    log_slope = (steep / (slope + excess * mixed).square()).log()
+    return torch.where(inside, x0 + z * (x1 - x0), y), torch.where(inside, log_slope, 0.0)
