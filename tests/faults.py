@@ -46,6 +46,16 @@ def in_child(action: Callable[[], None], log: Path | None = None) -> int:
     os._exit(0)
 
 
+def in_session(action: Callable[[], None]) -> int:
+    """The same in a session of its own, so that workers can be killed with it."""
+
+    def alone() -> None:
+        os.setsid()
+        action()
+
+    return in_child(alone)
+
+
 def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -118,13 +128,8 @@ def killed_at_random(
     """
     moments = random.Random(seed)
     seen: list[object] = []
-
-    def alone() -> None:
-        os.setsid()
-        action()
-
     for _ in range(kills):
-        pid = in_child(alone)
+        pid = in_session(action)
         time.sleep(moments.uniform(0.02, longest))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -132,18 +137,13 @@ def killed_at_random(
         assert code in (0, -signal.SIGKILL), code
         if code != 0:
             seen.append(look())
-    assert exit_code(in_child(alone)) == 0
+    assert exit_code(in_session(action)) == 0
     return len(seen), seen
 
 
 def killed_when(action: Callable[[], None], condition: Callable[[], bool], delay: float) -> bool:
     """Kill -9 the action a moment after a condition holds; whether it was still at work."""
-
-    def alone() -> None:
-        os.setsid()
-        action()
-
-    pid = in_child(alone)
+    pid = in_session(action)
     look = os.WEXITED | os.WNOHANG | os.WNOWAIT
     while not condition() and os.waitid(os.P_PID, pid, look) is None:
         time.sleep(0.005)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from terminal import seen_on_a_terminal
+
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
@@ -256,20 +258,7 @@ def test_plain_ascii_terminals_work(tmp_path):
 
 
 def test_a_terminal_sees_the_loss_terms(tmp_path):
-    pty = pytest.importorskip("pty", reason="needs a terminal of Unix")
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "prudent", *TRAIN], cwd=tmp_path, stderr=slave, stdout=slave
-    )
-    os.close(slave)
-    seen = b""
-    try:
-        while data := os.read(master, 4096):
-            seen += data
-    except OSError:  # the other end was closed
-        pass
-    os.close(master)
-    assert process.wait(timeout=60) == 0
+    seen = seen_on_a_terminal([sys.executable, "-m", "prudent", *TRAIN], tmp_path)
     assert b"training: 100%" in seen
     assert b"bce=" in seen
     assert b"diagnosing: 100%" in seen

@@ -24,6 +24,7 @@ from sweeping import (
 )
 
 from faults import file_size_limit, tree_digest
+from terminal import seen_on_a_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -48,27 +49,42 @@ def undisturbed(tmp_path_factory):
 
 def test_ten_kills_change_nothing(tmp_path, undisturbed):
     """Of everything or, every other time, of the parent alone, whose workers must follow it."""
-    prepare(tmp_path, **GRID)
-    moments, mid_run, seen = random.Random(0), 0, set()
-    for number in range(10):
-        process = start(tmp_path, workers=1 + number % 3 // 2)
-        assert wait_for(lambda p=process: children(p.pid))
-        # From the start of a worker to its second run.
-        time.sleep(moments.uniform(0.5, 5.0))
+    moments, mid_run, kills, sweeps = random.Random(0), 0, 0, 0
+    while kills < 10:
+        place = tmp_path / str(sweeps)
+        place.mkdir()
+        prepare(place, **GRID)
+        sweeps, seen, code = sweeps + 1, set(), None
+        while code != 0 and kills < 10:
+            code = _kill(place, moments.uniform(0.0, 3.0), kills)
+            kills += code != 0
+            mid_run += any((place / "runs" / ".work").glob("*.lock"))
+            finished = {name for name, _ in results(place / "runs")}
+            assert seen <= finished  # what is finished stays
+            seen = finished
+        code, out, err = finish(start(place))
+        assert code == 0, err
+        assert "6 of 6 runs done" in out
+        assert results(place / "runs") == undisturbed
+        assert not (place / "runs" / ".work").exists()
+    assert mid_run >= 2
+
+
+def _kill(place, delay, number):
+    """Kill a sweep some time after a worker claimed a run; its exit code."""
+    process = start(place, workers=1 + number % 3 // 2)
+    try:
+        locks = place / "runs" / ".work"
+        assert wait_for(lambda: children(process.pid) or process.poll() is not None)
+        assert wait_for(lambda: any(locks.glob("*.lock")) or process.poll() is not None)
+        time.sleep(delay)
         if process.poll() is None:
             process.kill() if number % 2 else os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        assert wait_for(lambda p=process: not session(p.pid), 2)
-        mid_run += any((tmp_path / "runs" / ".work").glob("*.lock"))
-        finished = {name for name, _ in results(tmp_path / "runs")}
-        assert seen <= finished  # what is finished stays
-        seen = finished
-    assert mid_run >= 2
-    code, out, err = finish(start(tmp_path))
-    assert code == 0, err
-    assert "6 of 6 runs done" in out
-    assert results(tmp_path / "runs") == undisturbed
-    assert not (tmp_path / "runs" / ".work").exists()
+        assert wait_for(lambda: not session(process.pid), 2)
+        return process.returncode
+    finally:
+        end(process)
 
 
 def test_two_sweeps_at_once_share_the_work(tmp_path, undisturbed):
@@ -148,21 +164,8 @@ def test_a_full_disk_stops_it_without_failures(tmp_path):
 
 
 def test_a_terminal_sees_counts_and_time_left(tmp_path):
-    pty = pytest.importorskip("pty")
     prepare(tmp_path, [160])
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        command("my.toml", "-o", "runs"), cwd=tmp_path, stdout=slave, stderr=slave
-    )
-    os.close(slave)
-    seen = b""
-    try:
-        while data := os.read(master, 4096):
-            seen += data
-    except OSError:  # the other end was closed
-        pass
-    os.close(master)
-    assert process.wait(timeout=60) == 0
+    seen = seen_on_a_terminal(command("my.toml", "-o", "runs"), tmp_path)
     assert b"sweep: 100%" in seen
     assert b"0/1 done, 1 running, 0 failed" in seen
     assert b"1 of 1 runs done: runs" in seen

@@ -17,10 +17,24 @@ from prudent.experiments.status import STATES, RunState, count, states
 from prudent.experiments.sweep import Sweep
 from prudent.experiments.view import duration
 
-__all__ = ["plan_line", "show_failures", "show_plan", "show_status", "watch_status"]
+__all__ = [
+    "expected_cost",
+    "plan_line",
+    "show_failures",
+    "show_plan",
+    "show_status",
+    "watch_status",
+]
 
 WATCH_SECONDS = 2.0
 MOST_LISTED = 10
+
+
+def expected_cost(found: list[RunState], root: Path, workers: int) -> Estimate:
+    """What the unfinished runs cost, corrected by the finished ones."""
+    left = [one.config for one in found if one.state != "done"]
+    finished = [one.config for one in found if one.state == "done"]
+    return estimate(left, finished, root, workers)
 
 
 def plan_line(plan: Sweep, found: list[RunState], expected: Estimate, workers: int) -> str:
@@ -54,9 +68,7 @@ def show_plan(
     plan: Sweep, root: Path, found: list[RunState], workers: int, *, as_json: bool
 ) -> None:
     """The answer to ``--dry-run``."""
-    left = [one.config for one in found if one.state != "done"]
-    finished = [one.config for one in found if one.state == "done"]
-    expected = estimate(left, finished, root, workers)
+    expected = expected_cost(found, root, workers)
     if as_json:
         emit(
             "sweep-plan",
@@ -90,6 +102,10 @@ def show_status(
     if as_json:
         emit("sweep-status", _facts(plan, root, found, workers))
         return
+    _show(plan, root, found, workers)
+
+
+def _show(plan: Sweep, root: Path, found: list[RunState], workers: int) -> None:
     for line in _lines(plan, root, found, workers):
         show(line)
     show_failures([one for one in found if one.state == "failed"], root)
@@ -104,7 +120,7 @@ def watch_status(plan: Sweep, root: Path, workers: int, *, as_json: bool) -> Non
         numbers = count(found)
         if terminal:
             click.clear()
-            show_status(plan, root, workers, as_json=False)
+            _show(plan, root, found, workers)
         elif numbers != last:
             last = numbers
             if as_json:
@@ -144,23 +160,19 @@ def _lines(plan: Sweep, root: Path, found: list[RunState], workers: int) -> list
 
 
 def _time_left(found: list[RunState], root: Path, workers: int) -> str:
-    left = [one.config for one in found if one.state != "done"]
-    if not left:
+    if all(one.state == "done" for one in found):
         return ""
-    finished = [one.config for one in found if one.state == "done"]
-    expected = estimate(left, finished, root, workers)
+    expected = expected_cost(found, root, workers)
     return f"   about {duration(expected.seconds)} left on {workers} workers"
 
 
 def _facts(plan: Sweep, root: Path, found: list[RunState], workers: int) -> dict[str, Any]:
-    left = [one.config for one in found if one.state != "done"]
-    finished = [one.config for one in found if one.state == "done"]
     return {
         "path": str(root),
         "source": plan.source,
         "num_runs": len(found),
         "counts": count(found),
-        "seconds_left": round(estimate(left, finished, root, workers).seconds, 1),
+        "seconds_left": round(expected_cost(found, root, workers).seconds, 1),
         "unfinished": [
             {"run": one.config.identity, "name": str(one.config), "state": one.state}
             | ({"note": one.note} if one.note else {})

@@ -11,6 +11,7 @@ import click
 from prudent.cli.options import EXIT_CODES, as_json, debug, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.cli.status import (
+    expected_cost,
     plan_line,
     show_failures,
     show_plan,
@@ -20,7 +21,6 @@ from prudent.cli.status import (
 from prudent.errors import InputError, StoreError
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
-from prudent.experiments.cost import estimate
 from prudent.experiments.engines import available_cores
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, check_directory, read_sweep, stored_sweep
@@ -117,15 +117,13 @@ def _start(
     as_json: bool,
 ) -> None:
     silent = quiet or as_json
-    finished = [one.config for one in found if one.state == "done"]
-    left = [one for one in found if one.state != "done"]
-    configs = [one.config for one in left]
-    expected = estimate(configs, finished, root, workers)
+    left = [one.config for one in found if one.state != "done"]
+    expected = expected_cost(found, root, workers)
     check_writable(root)
     check_directory(root)
     if left:
         _check_space(root, expected.bytes, force=force)
-    for problem in sorted({config.problem for config in configs if ":" in config.problem}):
+    for problem in sorted({config.problem for config in left if ":" in config.problem}):
         allow_import(problem, quiet=silent)
     say(plan_line(plan, found, expected, workers), quiet=silent)
     try:
@@ -134,7 +132,7 @@ def _start(
         raise InputError(f"cannot make {root}: {error.strerror}.") from error
     plan.write(root)
     if left:
-        _work(plan, root, configs, len(finished), workers, quiet=silent)
+        _work(plan, root, left, len(found) - len(left), workers, quiet=silent)
     _finish(plan, root, as_json=as_json)
 
 

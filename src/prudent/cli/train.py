@@ -23,7 +23,7 @@ from prudent.cli.options import (
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.experiments.config import RunConfig, read_settings
 from prudent.training import methods
-from prudent.training.options import PRESETS
+from prudent.training.options import COVERAGE_OPTIONS, PRESETS
 
 
 class TrainCommand(click.Command):
@@ -31,12 +31,10 @@ class TrainCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write them."""
-        training = list(DEFAULTS)
-        penalty = training[training.index("num_samples") :]
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            section = "Training" if parameter.name in training else "Options"
-            section = "Coverage penalty" if parameter.name in penalty else section
+            section = "Training" if parameter.name in DEFAULTS else "Options"
+            section = "Coverage penalty" if parameter.name in COVERAGE_OPTIONS else section
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
                 rows.setdefault(section, []).append(record)

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prudent.diagnostics.bands import UniformPath, holm
+from prudent.diagnostics.expected_coverage import LEVELS, NORMAL_95
 from prudent.errors import DataError, InputError
 from prudent.randomness import derive
 
 __all__ = ["LocalCoverage", "Region", "local_coverage"]
 
-LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 FIT_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 LEAST_PAIRS = 30
 LEAST_SHARE = 0.05
@@ -41,7 +41,6 @@ NUM_SHUFFLES = 999
 # Numbers at a time in the shuffles.
 CHUNK = 2**20
 ERROR_RATE = 0.05
-NORMAL_95 = 1.959964
 
 Array = NDArray[np.float64]
 

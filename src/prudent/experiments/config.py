@@ -66,6 +66,12 @@ class RunConfig:
         }
         return {"format": FORMAT, **values, "training": training}
 
+    def flat(self) -> dict[str, Any]:
+        """The same in one level, the settings of the training beside those of the run."""
+        values = self.to_dict()
+        training = values.pop("training")
+        return {**values, **training}
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> RunConfig:
         """The inverse of :meth:`to_dict`."""

@@ -110,7 +110,6 @@ def _failed(root: Path, finished: set[str]) -> list[dict[str, Any]]:
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
-    values = config.to_dict()
-    training = values.pop("training")
+    values = config.flat()
     del values["format"]
-    return {**values, **training}
+    return values

@@ -12,15 +12,13 @@ from typing import Any
 from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.training import methods
-from prudent.training.options import Options
+from prudent.training.options import COVERAGE_OPTIONS, Options
 
 __all__ = ["Grid", "grids"]
 
 RUN_KEYS = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.name != "training"}
 TRAINING_KEYS = {"preset": None, **Options().to_dict()}
 NEEDED = ("problem", "method", "budget")
-# Settings of the coverage penalty alone; a list of them must not multiply other methods.
-COVERAGE_KEYS = tuple(TRAINING_KEYS)[tuple(TRAINING_KEYS).index("num_samples") :]
 VALID: dict[str, Any] = {"problem": "gaussian", "method": "nre", "budget": 2}
 
 
@@ -68,7 +66,7 @@ class Grid:
             lacking: list[Any] = []
             if short == "weight" or (short == "warmup_epochs" and several):
                 lacking, what = plain, "regulariser"
-            elif name.startswith("training.") and short in COVERAGE_KEYS and several:
+            elif name.startswith("training.") and short in COVERAGE_OPTIONS and several:
                 lacking, what = uncovered, "coverage penalty"
             if lacking:
                 yield (

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from prudent import problems
-from prudent.datasets.joint import exclude_invalid
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
@@ -79,8 +78,8 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         )
         seconds["train"] = time.perf_counter() - start
         start = time.perf_counter()
-        test, _ = exclude_invalid(*problem.draw(config.num_test, config.seed, "test"))
-        result = diagnose(estimator, test.theta, test.x, seed=config.seed, progress=progress)
+        test = problem.draw(config.num_test, config.seed, "test")
+        result = diagnose(estimator, *test, seed=config.seed, progress=progress)
         seconds["diagnose"] = time.perf_counter() - start
     # Times change from run to run, so they live apart from what must not.
     timing = {

@@ -8,18 +8,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from tqdm.auto import tqdm
 
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.progress import Reporter
+from prudent.progress import LOG_SECONDS, Reporter
 
 __all__ = ["View", "duration"]
 
-LOG_SECONDS = 30.0
 TRAINING_SHARE = 0.9
 logger = logging.getLogger("prudent")
 
@@ -80,12 +78,7 @@ class View:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bar.close()
 
     def listen(self, row: dict[str, Any]) -> None:

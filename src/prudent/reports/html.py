@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
 
 import torch
 
@@ -74,11 +73,11 @@ def _training(runs: Sequence[Run]) -> str:
 
     parts = []
     for number, run in enumerate(runs):
-        name = escape(_label(LABELS[run.config.method], run))
+        name = _label(LABELS[run.config.method], run)
         figure = svg(history_figure(run), prefix=f"h{number}-")
         label = escape(f"Training curves of {name}", quote=True)
         parts.append(
-            f"<details><summary>{name}</summary>"
+            f"<details><summary>{escape(name)}</summary>"
             f'<figure role="img" aria-label="{label}">{figure}</figure></details>'
         )
     return "\n".join(parts)
@@ -86,7 +85,7 @@ def _training(runs: Sequence[Run]) -> str:
 
 def _setup(runs: Sequence[Run]) -> str:
     """Settings that all runs share, then those that differ, then versions."""
-    configs = [_flat(run.config.to_dict()) for run in runs]
+    configs = [run.config.flat() for run in runs]
     shared = {
         key: value
         for key, value in configs[0].items()
@@ -99,8 +98,3 @@ def _setup(runs: Sequence[Run]) -> str:
     versions = runs[0].timing["versions"]
     lines.append("versions: " + ", ".join(f"{name} {versions[name]}" for name in sorted(versions)))
     return "\n".join(lines)
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run in one level."""
-    return {**{k: v for k, v in config.items() if k != "training"}, **config["training"]}

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["PRESETS", "Options"]
+__all__ = ["COVERAGE_OPTIONS", "PRESETS", "Options"]
 
 CHOICES = {
     "proposal": ("prior", "box", "model", "model-rsample"),
@@ -163,6 +163,11 @@ class Options:
         """
         found = re.findall(r"^        (\w+): (.*(?:\n {12}.*)*)", cls.__doc__ or "", re.MULTILINE)
         return {name: " ".join(text.split()) for name, text in found}
+
+
+# The settings of the coverage penalty alone, which other methods do not have.
+_NAMES = [field.name for field in dataclasses.fields(Options)]
+COVERAGE_OPTIONS = tuple(_NAMES[_NAMES.index("num_samples") :])
 
 
 def _is_number(value: object) -> bool:
