@@ -56,6 +56,7 @@ class TrainCommand(click.Command):
 @click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
 @click.option("--threads", default=1, help="Threads of torch.")
 @click.option("--device", default="cpu", help="cpu, cuda or mps.")
+@click.option("--thorough", is_flag=True, help="Also SBC, TARP and coverage by region of x.")
 @click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
 @click.option("--preset", help=f"Training settings to begin from: {' '.join(PRESETS)}.")
 @training_options

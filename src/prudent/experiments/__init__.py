@@ -8,20 +8,41 @@ from prudent.lazy import attach
 
 if TYPE_CHECKING:
     from prudent.experiments.config import RunConfig as RunConfig
+    from prudent.experiments.frame import Results as Results
     from prudent.experiments.frame import load as load
     from prudent.experiments.frame import load_curves as load_curves
+    from prudent.experiments.frame import load_draws as load_draws
+    from prudent.experiments.frame import load_history as load_history
+    from prudent.experiments.frame import load_ranks as load_ranks
+    from prudent.experiments.frame import load_results as load_results
     from prudent.experiments.store import Run as Run
     from prudent.experiments.store import load_runs as load_runs
 
-__all__ = ["Run", "RunConfig", "load", "load_curves", "load_runs"]
+__all__ = [
+    "Results",
+    "Run",
+    "RunConfig",
+    "load",
+    "load_curves",
+    "load_draws",
+    "load_history",
+    "load_ranks",
+    "load_results",
+    "load_runs",
+]
 
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "Results": "frame",
         "Run": "store",
         "RunConfig": "config",
         "load": "frame",
         "load_curves": "frame",
+        "load_draws": "frame",
+        "load_history": "frame",
+        "load_ranks": "frame",
+        "load_results": "frame",
         "load_runs": "store",
     },
 )

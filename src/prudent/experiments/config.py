@@ -18,6 +18,9 @@ __all__ = ["RunConfig", "read_settings"]
 
 NUMBERS = {"weight", "target", *(k for k, v in Options().to_dict().items() if type(v) is float)}
 
+# Coverage by region takes two halves with two regions each.
+THOROUGH_PAIRS = 120
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -31,6 +34,7 @@ class RunConfig:
         num_test: Test pairs, simulated apart and never part of the budget.
         threads: Of torch; part of the identity because it can change the last bits.
         device: Where to train: cpu, cuda or mps.
+        thorough: Also test ranks (SBC, TARP) and coverage by region, and keep some draws.
         training: See :class:`prudent.training.Options`.
     """
 
@@ -41,6 +45,7 @@ class RunConfig:
     num_test: int = 2000
     threads: int = 1
     device: str = "cpu"
+    thorough: bool = False
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
@@ -53,6 +58,12 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"`{name}` is {value!r}; expected a whole number >= {least}.")
+        if not isinstance(self.thorough, bool):
+            raise InputError(f"`thorough` is {self.thorough!r}; expected true or false.")
+        if self.thorough and self.num_test < THOROUGH_PAIRS:
+            raise InputError(
+                f"`num_test` is {self.num_test}; a thorough run needs {THOROUGH_PAIRS} or more."
+            )
         if not isinstance(self.training.proposal, str):
             raise InputError("a stored run can only have a proposal with a name, such as prior.")
 

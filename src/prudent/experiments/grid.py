@@ -134,13 +134,14 @@ def _unknown(path: str, name: str, known: Mapping[str, Any]) -> str:
 def _wrong(name: str, value: Any) -> str | None:
     """Why a value cannot be used, if so."""
     text = isinstance(value, str)
-    if not text and (not isinstance(value, int | float) or isinstance(value, bool)):
+    flag = name == "thorough" and isinstance(value, bool)
+    if not text and not flag and (not isinstance(value, int | float) or isinstance(value, bool)):
         return f"{_shown(value)} is neither text nor a number."
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} is not finite."
     short = name.removeprefix("training.")
     default = (TRAINING_KEYS if name != short else RUN_KEYS)[short]
-    whole = short in ("budget", "patience") or isinstance(default, int)
+    whole = short in ("budget", "patience") or type(default) is int
     if whole and isinstance(value, float):
         hint = f"; write {int(value)}" if value.is_integer() else ""
         return f"{value} is not a whole number{hint}."

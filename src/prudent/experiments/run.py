@@ -16,6 +16,7 @@ from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.locks import claim
 from prudent.experiments.store import Run
+from prudent.experiments.thorough import details
 from prudent.files import to_json
 from prudent.progress import Reporter
 from prudent.threads import threads
@@ -79,7 +80,14 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         seconds["train"] = time.perf_counter() - start
         start = time.perf_counter()
         test = problem.draw(config.num_test, config.seed, "test")
-        result = diagnose(estimator, *test, seed=config.seed, progress=progress)
+        result = diagnose(
+            estimator,
+            *test,
+            thorough=config.thorough,
+            names=problem.parameter_names,
+            seed=config.seed,
+            progress=progress,
+        )
         seconds["diagnose"] = time.perf_counter() - start
     # Times change from run to run, so they live apart from what must not.
     timing = {
@@ -98,6 +106,9 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         "model.safetensors": to_bytes(estimator),
         "timing.json": to_json(timing),
     }
+    if result.ranks is not None:
+        kept = details(result.ranks, estimator, problem, *test, config.seed)
+        files["thorough.json"] = to_json(kept)
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
 
