@@ -34,6 +34,10 @@ def simulate(theta):
             os._exit(0)
         if number == 204 and not os.path.exists("repaired"):
             raise OverflowError("bad <cell>\\nof the grid")
+        if number == 206 and not os.path.exists("repaired"):
+            time.sleep(1000)
+        if number == 207 and not os.path.exists("repaired"):
+            return torch.empty(2**50)
         if number == 205 and not os.path.exists("repaired"):
             return theta + float("nan")
     return theta + 0.1 * torch.randn(number, 1)

@@ -125,7 +125,63 @@ def test_failing_runs_and_dying_workers_do_not_stop_the_others(tmp_path):
     assert not (tmp_path / "runs" / ".work").exists()
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_hanging_run_and_a_hungry_one_fail_and_the_others_finish(tmp_path):
+    prepare(tmp_path, [160, 206, 207])
+    code, out, err = finish(start(tmp_path, "--timeout", "20"))
+    assert code == 1, err
+    assert "1 of 3 runs done, 2 failed: runs" in out
+    assert "took longer than 20 s (--timeout)" in out
+    assert f"tried to allocate {2**52} bytes" in out
+    assert started(tmp_path) == {160: 1, 206: 1, 207: 1}
+    index = (tmp_path / "runs" / "index.csv").read_text().splitlines()
+    assert index[0] == "run,problem,method,budget,seed,state"
+    assert [line.rsplit(",", 3)[1::2] for line in index[1:]] == [
+        ["160", "done"],
+        ["206", "failed"],
+        ["207", "failed"],
+    ]
+
+
+def test_a_changed_simulator_is_not_mixed_with_the_old_one(tmp_path):
+    prepare(tmp_path, [160])
+    assert finish(start(tmp_path, workers=1))[0] == 0
+    (old,) = (tmp_path / "runs").glob("*/metrics.json")
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("# another noise\n")
+    before = tree_digest(tmp_path)
+    code, _, err = finish(start(tmp_path, workers=1))
+    assert code == 2
+    assert "1 runs of a simulator whose file has changed since" in err
+    assert tree_digest(tmp_path) == before
+    code, out, err = finish(start(tmp_path, "--force", workers=1))
+    assert code == 0, err
+    assert started(tmp_path) == {160: 2}
+    (new,) = (tmp_path / "runs").glob("*/metrics.json")
+    assert new != old
+    assert (tmp_path / "runs" / ".trash" / old.parent.name / "metrics.json").exists()
+    status = json.loads(finish(start(tmp_path, "--status", "--json"))[1])
+    assert status["counts"]["done"] == status["num_runs"] == 1
+
+
+def test_a_file_from_elsewhere_that_names_code_must_be_trusted(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    prepare(tmp_path, [160])
+    arguments = {"cwd": here, "capture_output": True, "text": True, "check": False}
+    for looking in ("--dry-run", "--status"):
+        assert subprocess.run(command("../my.toml", looking), **arguments).returncode == 0
+    before = tree_digest(tmp_path)
+    done = subprocess.run(command("../my.toml"), **arguments)
+    assert done.returncode == 2
+    assert "names code (mine:problem)" in done.stderr
+    assert "--allow-code" in done.stderr
+    assert tree_digest(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
+)
 def test_a_signal_ends_it_in_order(tmp_path, number, expected):
     prepare(tmp_path, [160, 161, 162], epochs=100_000)
     process = start(tmp_path)
@@ -145,6 +201,23 @@ def test_a_signal_ends_it_in_order(tmp_path, number, expected):
         assert wait_for(lambda: not session(process.pid), 2)
     finally:
         end(process)
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    prepare(tmp_path, [160], epochs=100_000)
+    process = start(tmp_path)
+    try:
+        assert wait_for(lambda: any((tmp_path / "runs").rglob("epoch-*")))
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        assert process.wait(10) == 130
+        assert time.monotonic() - begun < 2
+        assert wait_for(lambda: not session(process.pid), 2)
+    finally:
+        end(process)
+    code, out, err = finish(start(tmp_path, "--status", "--json"))
+    assert json.loads(out)["counts"]["interrupted"] == 1
 
 
 def test_a_full_disk_stops_it_without_failures(tmp_path):
@@ -172,8 +245,8 @@ def test_a_terminal_sees_counts_and_time_left(tmp_path):
 
 
 def test_too_little_space_is_refused_before_the_start(tmp_path, monkeypatch):
-    from prudent.cli.sweep import _check_space
     from prudent.errors import InputError
+    from prudent.experiments.launch import _check_space
 
     _check_space(tmp_path / "new", 10**6, force=False)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**5))
@@ -214,6 +287,10 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path):
         (["my.toml", "--set", "seed=0..20000"], "The limit is 10,000"),
         (["my.toml", "--set", "seed=[]"], "nothing to run"),
         (["nowhere.toml"], "cannot read nowhere.toml"),
+        (["my.toml", "--engine", "dusk"], "Did you mean `dask`?"),
+        (["my.toml", "--address", "tcp://x:1"], "for the engine dask, not for local"),
+        (["my.toml", "--engine", "slurm"], "there is no `sbatch` here"),
+        (["my.toml", "--timeout", "-1"], "`timeout` is -1"),
         ([], "name the FILE"),
         (["-o", ".", "--status"], "Name its file as well"),
     ],

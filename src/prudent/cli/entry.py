@@ -96,6 +96,14 @@ def main() -> NoReturn:
         if tracebacks:
             raise
         fail(str(error), 2 if isinstance(error, InputError) else 1)
+    except Exception as error:
+        if tracebacks:
+            raise
+        fail(
+            f"unexpected {type(error).__name__}: {error}. This is a mistake of prudent; repeat "
+            "the command with --debug and report what it says.",
+            1,
+        )
     sys.exit(0)
 
 

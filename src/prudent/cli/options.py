@@ -9,10 +9,20 @@ import click
 from click.shell_completion import CompletionItem
 
 from prudent import problems
+from prudent.experiments.engines import ENGINES
 from prudent.training import methods
 from prudent.training.options import Options
 
-__all__ = ["as_json", "debug", "method_names", "problem_names", "quiet", "seed"]
+__all__ = [
+    "address",
+    "as_json",
+    "debug",
+    "engine",
+    "method_names",
+    "problem_names",
+    "quiet",
+    "seed",
+]
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 wrong usage or input (nothing was changed), "
@@ -24,6 +34,8 @@ NUMBERS = {"weight": float, "patience": int}  # whose default is None
 debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")
+engine = click.option("--engine", default="local", help=f"Where to work: {' '.join(ENGINES)}.")
+address = click.option("--address", help="Of a Dask scheduler; default: start one here.")
 as_json = click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import click
 
 from prudent import problems
-from prudent.cli.options import as_json, debug, problem_names, quiet, seed
+from prudent.cli.options import (
+    address,
+    as_json,
+    debug,
+    engine,
+    problem_names,
+    quiet,
+    seed,
+)
 from prudent.cli.output import allow_import, check_writable, emit, show
 from prudent.errors import InputError
+from prudent.experiments.engines import local, open_engine
 
 
 @click.command()
@@ -17,6 +28,8 @@ from prudent.errors import InputError
 @click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
 @click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
 @click.option("--workers", default=1, help="Processes; they do not change the result.")
+@engine
+@address
 @click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
 @seed
 @as_json
@@ -27,6 +40,8 @@ def simulate(
     num_simulations: int,
     output: str,
     workers: int,
+    engine: str,
+    address: str | None,
     chunk_size: int | None,
     seed: int,
     as_json: bool,
@@ -44,12 +59,9 @@ def simulate(
     problems.check(problem)
     check_writable(Path(output).parent)
     allow_import(problem, quiet=quiet or as_json)
-    from contextlib import nullcontext
-
     from prudent.datasets.simulate import simulate as fill
-    from prudent.experiments.engines import local
 
-    with local(workers) if workers > 1 else nullcontext() as pool:
+    with _pool(engine, workers, address, Path(output)) as pool:
         store = fill(
             problem,
             num_simulations,
@@ -68,3 +80,10 @@ def simulate(
     reasons = ", ".join(f"{count:,} {name}" for name, count in invalid.items() if count)
     note = f", {number:,} of them not usable ({reasons})" if number else ""
     show(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")
+
+
+def _pool(name: str, workers: int, address: str | None, output: Path) -> Any:
+    """Where the chunks are simulated; one local worker is this process."""
+    if name == "local" and address is None:
+        return local(workers) if workers > 1 else contextlib.nullcontext()
+    return open_engine(name, workers, output.with_name(f".{output.name}.work"), address=address)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import click
 
-from prudent.cli.options import EXIT_CODES, as_json, debug, quiet
+from prudent.cli.options import EXIT_CODES, address, as_json, debug, engine, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.cli.status import (
     expected_cost,
@@ -18,25 +17,29 @@ from prudent.cli.status import (
     show_status,
     watch_status,
 )
-from prudent.errors import InputError, StoreError
+from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.config import RunConfig
-from prudent.experiments.engines import available_cores
+from prudent.experiments.launch import Means, default_workers, launch
 from prudent.experiments.status import RunState, count, states
-from prudent.experiments.sweep import MOST_RUNS, Sweep, check_directory, read_sweep, stored_sweep
+from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", required=False, type=click.Path())
 @click.option("-o", "--output", help="Directory of the runs.  [default: runs/NAME]")
 @click.option("--workers", type=int, help="Runs at once.  [default: by cores]")
+@engine
+@address
+@click.option("--timeout", type=float, help="Seconds after which a run has failed.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key.")
 @click.option("--max-runs", type=int, help=f"Allow so many runs.  [default: {MOST_RUNS:,}]")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and its cost.")
 @click.option("--status", is_flag=True, help="Only say what is done, running, failed, left.")
 @click.option("--watch", is_flag=True, help="The status again and again, until all is done.")
 @click.option("--verify", is_flag=True, help="With --status: check all files of all runs.")
-@click.option("--force", is_flag=True, help="Start even if the disk seems too small.")
+@click.option("--print-script", is_flag=True, help="Only print a Slurm job that does it.")
+@click.option("--allow-code", is_flag=True, help="Trust a FILE from elsewhere that names code.")
+@click.option("--force", is_flag=True, help="Little disk space or a changed simulator are fine.")
 @as_json
 @quiet
 @debug
@@ -44,12 +47,17 @@ def sweep(
     file: str | None,
     output: str | None,
     workers: int | None,
+    engine: str,
+    address: str | None,
+    timeout: float | None,
     changes: tuple[str, ...],
     max_runs: int | None,
     dry_run: bool,
     status: bool,
     watch: bool,
     verify: bool,
+    print_script: bool,
+    allow_code: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -66,25 +74,33 @@ def sweep(
       prudent sweep sweeps/smoke.toml --dry-run
       prudent sweep sweeps/smoke.toml -o runs/smoke --workers 2
       prudent sweep sweeps/smoke.toml --set seed=0..4 --set training.epochs=20
+      prudent sweep sweeps/smoke.toml --engine dask --address tcp://10.0.0.1:8786
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    if workers is None:
-        threads = max(config.threads for config in plan.configs)
-        workers = max(1, available_cores() // threads)
-    if workers < 1:
-        raise InputError(f"`workers` is {workers}; expected a whole number >= 1.")
+    means = Means(
+        default_workers(plan.configs) if workers is None else workers,
+        engine,
+        address,
+        timeout,
+        force,
+    )
     if watch:
-        watch_status(plan, root, workers, as_json=as_json)
+        watch_status(plan, root, means.workers, as_json=as_json)
         return
     if status:
-        show_status(plan, root, workers, verify=verify, as_json=as_json)
+        show_status(plan, root, means.workers, verify=verify, as_json=as_json)
         return
     found = states(plan.configs, root, look=False)
     if dry_run:
-        show_plan(plan, root, found, workers, as_json=as_json)
+        show_plan(plan, root, found, means.workers, as_json=as_json)
         return
-    _start(plan, root, found, workers, force=force, quiet=quiet, as_json=as_json)
+    _check_trust(plan, file or "", allowed=allow_code)
+    if print_script:
+        _print_script(plan, root, changes, max_runs)
+        return
+    _start(plan, root, found, means, quiet=quiet or as_json)
+    _finish(plan, root, as_json=as_json)
 
 
 def _plan(
@@ -106,73 +122,36 @@ def _plan(
     return stored_sweep(Path(output), max_runs), Path(output)
 
 
-def _start(
-    plan: Sweep,
-    root: Path,
-    found: list[RunState],
-    workers: int,
-    *,
-    force: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    silent = quiet or as_json
-    left = [one.config for one in found if one.state != "done"]
-    expected = expected_cost(found, root, workers)
-    check_writable(root)
-    check_directory(root)
-    if left:
-        _check_space(root, expected.bytes, force=force)
-    for problem in sorted({config.problem for config in left if ":" in config.problem}):
-        allow_import(problem, quiet=silent)
-    say(plan_line(plan, found, expected, workers), quiet=silent)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {root}: {error.strerror}.") from error
-    plan.write(root)
-    if left:
-        _work(plan, root, left, len(found) - len(left), workers, quiet=silent)
-    _finish(plan, root, as_json=as_json)
-
-
-def _check_space(root: Path, needed: int, *, force: bool) -> None:
-    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed and not force:
+def _check_trust(plan: Sweep, file: str, *, allowed: bool) -> None:
+    """A file that names code is code; one from elsewhere must be trusted in so many words."""
+    code = sorted({config.problem for config in plan.configs if ":" in config.problem})
+    code += plan.job.prologue
+    if code and not allowed and not Path(file).resolve().is_relative_to(Path.cwd().resolve()):
         raise InputError(
-            f"the runs need about {needed / 1e6:,.0f} MB, but {free / 1e6:,.0f} MB are free in "
-            f"{existing}. Free some space, or pass --force."
+            f"{file} names code ({', '.join(code[:3])}) and is not below this directory. If you "
+            "trust it, pass --allow-code."
         )
 
 
-def _work(
-    plan: Sweep, root: Path, configs: list[RunConfig], finished: int, workers: int, *, quiet: bool
-) -> None:
-    from prudent.experiments.engines import Local
-    from prudent.experiments.runner import DiskFull, run_configs
-    from prudent.experiments.view import View
+def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: int | None) -> None:
+    """A Slurm job that runs this sweep by itself."""
+    from prudent.experiments.engines.slurm import script
 
-    engine = Local(min(workers, len(configs)))
-    try:
-        with View("sweep", configs, finished, False if quiet else None) as view, engine:
-            run_configs(configs, root, engine, view.listen)
-    except DiskFull as error:
-        raise StoreError(f"{error} {_interruption(plan, root)}") from error
-    except BaseException as error:
-        # The first sign comes at once; counting takes a moment.
-        error.add_note(_interruption(plan, root))
-        raise
+    command = [sys.executable, "-m", "prudent", "sweep", str(Path(plan.source).absolute())]
+    command += ["-o", str(root.absolute()), "--workers", str(plan.job.cores), "--allow-code"]
+    command += [f"--set={change}" for change in changes]
+    command += [] if max_runs is None else [f"--max-runs={max_runs}"]
+    click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _interruption(plan: Sweep, root: Path) -> str:
-    numbers = count(states(plan.configs, root, look=False))
-    begun = numbers["interrupted"] + numbers["running"]
-    failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""
-    return (
-        f"interrupted: {numbers['done']} done, {failed}{begun} continue from checkpoints, "
-        f"{numbers['left']} left. Continue with: prudent sweep {plan.source} -o {root}"
-    )
+def _start(plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool) -> None:
+    left = {one.config.problem for one in found if one.state != "done"}
+    expected = expected_cost(found, root, means.workers)
+    check_writable(root)
+    for problem in sorted(name for name in left if ":" in name):
+        allow_import(problem, quiet=quiet)
+    say(plan_line(plan, found, expected, means.workers), quiet=quiet)
+    launch(plan, root, found, means, False if quiet else None)
 
 
 def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:

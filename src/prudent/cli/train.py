@@ -22,6 +22,7 @@ from prudent.cli.options import (
 )
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.experiments.config import RunConfig, read_settings
+from prudent.problems.source import source_digest
 from prudent.training import methods
 from prudent.training.options import COVERAGE_OPTIONS, PRESETS
 
@@ -82,6 +83,7 @@ def train(
     """
     settings = _settings(ctx, read_settings(Path(config)) if config else {})
     config_ = RunConfig.from_settings(settings)
+    config_ = dataclasses.replace(config_, source=source_digest(config_.problem))
     path = Path(output)
     check_writable(path.parent)
     allow_import(config_.problem, quiet=quiet or as_json)

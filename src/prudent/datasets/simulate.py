@@ -13,9 +13,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, as_completed
 from pathlib import Path
+from typing import Any, Protocol
 
 from prudent import problems
 from prudent.datasets import layout
@@ -36,6 +37,13 @@ WARN_INVALID = 0.5
 logger = logging.getLogger("prudent")
 
 
+class Submits(Protocol):
+    """An executor, as far as it is needed here."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin a call."""
+
+
 def simulate(
     problem: str | Problem,
     num_simulations: int,
@@ -43,7 +51,7 @@ def simulate(
     *,
     seed: int = 0,
     chunk_size: int | None = None,
-    executor: Executor | None = None,
+    executor: Submits | None = None,
     progress: Reporter = None,
 ) -> Store:
     """Simulate pairs into a store, or finish one that was begun with the same arguments.
@@ -115,7 +123,7 @@ def _fill(
     store: Store,
     problem: str | Problem,
     left: Sequence[int],
-    executor: Executor | None,
+    executor: Submits | None,
     progress: Reporter,
 ) -> str | None:
     """Simulate the chunks that are left; the first error of a simulator, if any."""
@@ -140,7 +148,7 @@ def _fill(
 
 
 def _outcomes(
-    store: Store, problem: str | Problem, left: Sequence[int], executor: Executor | None
+    store: Store, problem: str | Problem, left: Sequence[int], executor: Submits | None
 ) -> Iterator[Outcome]:
     if executor is None:
         for index in left:

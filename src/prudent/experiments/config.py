@@ -35,6 +35,8 @@ class RunConfig:
         threads: Of torch; part of the identity because it can change the last bits.
         device: Where to train: cpu, cuda or mps.
         thorough: Also test ranks (SBC, TARP) and coverage by region, and keep some draws.
+        source: Digest of the file of a problem of one's own; see
+            :func:`prudent.problems.source.source_digest`.
         training: See :class:`prudent.training.Options`.
     """
 
@@ -46,10 +48,11 @@ class RunConfig:
     threads: int = 1
     device: str = "cpu"
     thorough: bool = False
+    source: str = ""
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        for name in ("problem", "method", "device"):
+        for name in ("problem", "method", "device", "source"):
             if not isinstance(getattr(self, name), str):
                 raise InputError(f"`{name}` is {getattr(self, name)!r}; expected text.")
         problems.check(self.problem)

@@ -16,8 +16,10 @@ from prudent.training.options import COVERAGE_OPTIONS, Options
 
 __all__ = ["Grid", "grids"]
 
-RUN_KEYS = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.name != "training"}
+NO_KEYS = ("training", "source")  # a table of its own, and what nobody writes by hand
+RUN_KEYS = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.name not in NO_KEYS}
 TRAINING_KEYS = {"preset": None, **Options().to_dict()}
+NOT_GRID = ("name", "runs", "slurm", "sources")
 NEEDED = ("problem", "method", "budget")
 VALID: dict[str, Any] = {"problem": "gaussian", "method": "nre", "budget": 2}
 
@@ -83,7 +85,7 @@ def grids(settings: Mapping[str, Any]) -> tuple[list[Grid], list[str]]:
             grid that begins from the rest.
     """
     problems: list[str] = []
-    shared = {name: value for name, value in settings.items() if name not in ("name", "runs")}
+    shared = {name: value for name, value in settings.items() if name not in NOT_GRID}
     base = _axes(shared, "", problems)
     blocks = settings.get("runs", [{}])
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):

@@ -18,6 +18,7 @@ from prudent.experiments.locks import claim
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
 from prudent.files import to_json
+from prudent.problems.source import source_digest
 from prudent.progress import Reporter
 from prudent.threads import threads
 from prudent.training import methods
@@ -59,6 +60,8 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
     seconds = {}
     with threads(config.threads):
         start = time.perf_counter()
+        if config.source and config.source != source_digest(config.problem):
+            raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
         problem = problems.get(config.problem)
         theta, x = problem.draw(config.budget, config.seed, "budget")
         seconds["simulate"] = time.perf_counter() - start

@@ -15,7 +15,8 @@ from prudent.experiments import store
 from prudent.experiments.attempt import Outcome, failure, record_failure
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.experiments.engines import Engine, Local, WorkerDied, work
+from prudent.experiments.engines import Engine, Local, WorkerDied
+from prudent.experiments.engines.worker import work
 from prudent.experiments.locks import claim, holder
 from prudent.experiments.store import Run
 from prudent.experiments.view import View
@@ -50,7 +51,11 @@ class Summary:
 
 
 def run_configs(
-    configs: Sequence[RunConfig], root: Path, engine: Engine, listen: Listener
+    configs: Sequence[RunConfig],
+    root: Path,
+    engine: Engine,
+    listen: Listener,
+    timeout: float | None = None,
 ) -> Summary:
     """Work through runs that are not finished.
 
@@ -60,18 +65,27 @@ def run_configs(
         engine: Where they are worked on.
         listen: Receives a row for every epoch, and one with an ``event`` when a run begins or
             ends.
+        timeout: Seconds after which a run has failed.
     """
     # Long runs first, so that none is left over at the end.
-    return _Runner(sorted(configs, key=seconds, reverse=True), root, engine, listen).work()
+    longest_first = sorted(configs, key=seconds, reverse=True)
+    return _Runner(longest_first, root, engine, listen, timeout).work()
 
 
 class _Runner:
     def __init__(
-        self, configs: Sequence[RunConfig], root: Path, engine: Engine, listen: Listener
+        self,
+        configs: Sequence[RunConfig],
+        root: Path,
+        engine: Engine,
+        listen: Listener,
+        timeout: float | None,
     ) -> None:
         self.root, self.engine, self.listen = root, engine, listen
+        self.timeout = timeout
         self.waiting = deque(configs)
         self.running: dict[Future[Outcome], RunConfig] = {}
+        self.begun: dict[Future[Outcome], float] = {}
         self.held: list[RunConfig] = []
         self.looked = 0.0
         self.strikes: Counter[str] = Counter()
@@ -81,7 +95,8 @@ class _Runner:
         while self.waiting or self.running or self.held:
             while self.waiting and len(self.running) < self.engine.capacity:
                 config = self.waiting.popleft()
-                self.running[self.engine.submit(work, config, self.root)] = config
+                future = self.engine.submit(work, config, self.root)
+                self.running[future], self.begun[future] = config, time.monotonic()
                 self._tell(config, "start")
             if self.running:
                 done, _ = wait(self.running, POLL_SECONDS, FIRST_COMPLETED)
@@ -92,6 +107,7 @@ class _Runner:
                 self.listen(row)
             for future in done:
                 self._end(self.running.pop(future), future)
+            self._end_late()
             self._look_at_held()
         return self.summary
 
@@ -99,7 +115,7 @@ class _Runner:
         try:
             outcome = future.result()
         except WorkerDied as error:
-            self._strike(config, str(error))
+            self._strike(config, str(error), error.deaths)
             return
         if outcome.state == "full":
             raise DiskFull(outcome.reason)
@@ -112,16 +128,29 @@ class _Runner:
             self.summary.done.append(config.identity)
             self._tell(config, "done")
 
-    def _strike(self, config: RunConfig, how: str) -> None:
+    def _end_late(self) -> None:
+        """Runs that take too long have failed."""
+        if self.timeout is None:
+            return
+        now = time.monotonic()
+        for future in [f for f in self.running if now - self.begun[f] > self.timeout]:
+            config = self.running.pop(future)
+            self.engine.abandon(future)
+            self._give_up(config, f"took longer than {self.timeout:g} s (--timeout)")
+
+    def _strike(self, config: RunConfig, how: str, deaths: int) -> None:
         """A worker died: try again, but not for ever."""
-        self.strikes[config.identity] += 1
+        self.strikes[config.identity] += deaths
         number = self.strikes[config.identity]
         if number < MOST_STRIKES:
             self.waiting.appendleft(config)
             self._tell(config, "retry", f"worker died ({how}), attempt {number + 1}")
             return
         hint = ": out of memory?" if how == "signal 9" else ""
-        reason = f"worker died ({how}, {number} times){hint}"
+        self._give_up(config, f"worker died ({how}, {number} times){hint}")
+
+    def _give_up(self, config: RunConfig, reason: str) -> None:
+        """Record the failure of a run whose process could not."""
         path = self.root / config.identity
         with claim(path, wait=True):
             record_failure(config, path, reason)

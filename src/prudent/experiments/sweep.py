@@ -6,19 +6,22 @@ that begins from the keys above it, so that, say, weights multiply only the meth
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError, unknown_name
 from prudent.experiments.config import RunConfig
+from prudent.experiments.engines.slurm import Job
 from prudent.experiments.grid import RUN_KEYS, TRAINING_KEYS, Grid, grids
 from prudent.experiments.settings import FORMAT, read_settings, read_text
 from prudent.files import to_json, write_atomic
+from prudent.problems.source import source_digest
 
 __all__ = [
     "MOST_RUNS",
@@ -46,6 +49,7 @@ class Sweep:
         num_duplicates: Combinations that were the same run as an earlier one.
         source: The file it came from.
         settings: What the file and the changes to it say, as JSON can hold it.
+        job: One Slurm job, if it comes to that.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Sweep:
     num_duplicates: int
     source: str
     settings: Mapping[str, Any]
+    job: Job = field(default_factory=Job)
 
     def write(self, root: Path) -> None:
         """Remember the sweep beside its runs, for their status."""
@@ -110,6 +115,10 @@ def expand(
         check_name(name)
     except InputError as error:
         wrong.append(f"name: {error}")
+    try:
+        job = _job(settings)
+    except InputError as error:
+        wrong.append(str(error))
     if not wrong:
         found = _change(found, changes)
         _check_size(found, path, MOST_RUNS if max_runs is None else max_runs)
@@ -118,14 +127,28 @@ def expand(
         raise _refusal(path, wrong)
     configs: dict[str, RunConfig] = {}
     total = 0
+    sources = dict(settings.get("sources", {}))
     for grid in found:
         for values in itertools.product(*grid.axes.values()):
             config = RunConfig.from_settings(_nested(zip(grid.axes, values, strict=True)))
+            if ":" in config.problem:
+                if config.problem not in sources:
+                    sources[config.problem] = source_digest(config.problem)
+                config = dataclasses.replace(config, source=sources[config.problem])
             configs.setdefault(config.identity, config)
             total += 1
-    kept = {"runs": [_nested(grid.axes.items()) for grid in found]}
+    kept: dict[str, Any] = {"runs": [_nested(grid.axes.items()) for grid in found]}
+    if sources:
+        kept["sources"] = sources
     duplicates = total - len(configs)
-    return Sweep(str(name), tuple(configs.values()), duplicates, source or str(path), kept)
+    return Sweep(str(name), tuple(configs.values()), duplicates, source or str(path), kept, job)
+
+
+def _job(settings: Mapping[str, Any]) -> Job:
+    table = settings.get("slurm", {})
+    if not isinstance(table, dict):
+        raise InputError("slurm: expected a table of settings.")
+    return Job.of(table)
 
 
 def check_name(name: object) -> None:

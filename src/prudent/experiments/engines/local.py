@@ -1,6 +1,6 @@
-"""Where runs are worked on: anything with ``submit(function, *arguments) -> Future``.
+"""Processes on this machine, one pool per worker.
 
-The local engine has one pool per worker. A pool whose only process dies is broken, so of several
+A pool whose only process dies is broken, so of several
 processes in one pool all would lose their runs, and nobody could tell which run was to blame.
 
 Two processes of one thread finish sooner than one of two, and a core that others use slows one of
@@ -15,45 +15,17 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from prudent.errors import StoreError
-from prudent.experiments.attempt import Outcome, attempt
-from prudent.experiments.config import RunConfig
+from prudent.experiments.engines.contract import WorkerDied
+from prudent.experiments.engines.worker import prepare
 
-__all__ = ["Engine", "Local", "WorkerDied", "available_cores", "local", "work"]
+__all__ = ["Local", "local"]
 
 PR_SET_PDEATHSIG = 1
-
-
-class WorkerDied(StoreError):
-    """The process of a run ended without a result."""
-
-
-class Engine(Protocol):
-    """What a sweep needs of an engine."""
-
-    capacity: int  # so many runs at once
-
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Begin a call; :class:`WorkerDied` is the error if its process ends without a result."""
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Progress that workers told since the last time."""
-
-    def stop(self) -> None:
-        """End all work now."""
-
-
-def available_cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
@@ -96,6 +68,12 @@ class Local:
         for slot in self._slots:
             yield from slot.rows()
 
+    def abandon(self, future: Future[Any]) -> None:
+        """End the worker of one call; the next call gets a new one."""
+        for slot in self._slots:
+            if slot.future is future:
+                slot.kill()
+
     def stop(self) -> None:
         """End all workers now; what they had in hand continues from checkpoints."""
         for slot in self._slots:
@@ -107,12 +85,13 @@ class _Slot:
 
     def __init__(self) -> None:
         self.idle = True
+        self.future: Future[Any] | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._rows: Any = None
         self._process: Any = None
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        outer: Future[Any] = Future()
+        self.future = outer = Future[Any]()
         try:
             inner = self._begin(function, *arguments)
         except (BrokenProcessPool, BrokenPipeError):
@@ -189,12 +168,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_rows: Any = None
-
-
 def _start_worker(rows: Any, parent: int) -> None:
-    global _rows
-    _rows = rows
     if sys.platform == "linux":
         # A worker whose parent was killed would go on writing beside the next attempt.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -202,22 +176,4 @@ def _start_worker(rows: Any, parent: int) -> None:
             os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     os.dup2(2, 1)  # what a simulator prints is not a result
-    import torch
-    from tqdm import tqdm
-
-    torch.set_num_threads(1)
-    # Its own lock is a named semaphore, which a worker that is killed would leave to the system.
-    tqdm.set_lock(threading.RLock())
-
-
-def work(config: RunConfig, root: Path) -> Outcome:
-    """What a worker process does with a run: attempt it and tell how it goes."""
-
-    def tell(row: dict[str, Any]) -> None:
-        told: dict[str, Any] = {"stage": "diagnosing"}
-        if "validation_loss" in row:
-            told = {"validation_loss": row["validation_loss"]}
-        if _rows is not None:
-            _rows.put({"run": str(config), "identity": config.identity, **told})
-
-    return attempt(config, root, tell)
+    prepare(None if rows is None else rows.put)

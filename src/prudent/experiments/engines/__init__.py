@@ -1,0 +1,64 @@
+"""Where runs are worked on: processes of this machine, Dask workers, or Slurm jobs.
+
+An engine is anything with ``submit(function, *arguments) -> Future``; :class:`Engine` says what
+else a sweep needs of it. Adding one is a module here and a line in :func:`open_engine`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prudent.errors import InputError, unknown_name
+from prudent.experiments.engines.contract import Engine, EngineLost, WorkerDied
+from prudent.experiments.engines.local import Local, local
+from prudent.experiments.engines.slurm import Job, slurm_cluster
+
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "EngineLost",
+    "Local",
+    "WorkerDied",
+    "available_cores",
+    "local",
+    "open_engine",
+]
+
+ENGINES = ("local", "dask", "slurm")
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def open_engine(
+    name: str,
+    workers: int,
+    scratch: Path,
+    *,
+    address: str | None = None,
+    job: Job | None = None,
+) -> Engine:
+    """The engine of that name, to be used in a ``with`` statement.
+
+    Args:
+        name: ``local``, ``dask`` or ``slurm``.
+        workers: Processes to start; for a Dask scheduler at an address, its own workers count.
+        scratch: A directory for files of the engine, which all machines share.
+        address: Of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
+        job: One Slurm job.
+    """
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    if address is not None and name != "dask":
+        raise InputError(f"an address is for the engine dask, not for {name}.")
+    if name == "local":
+        return Local(workers)
+    from prudent.experiments.engines import dask
+
+    if name == "dask":
+        return dask.connect(address) if address else dask.local_cluster(workers, scratch)
+    return slurm_cluster(job or Job(), workers, scratch)

@@ -1,0 +1,52 @@
+"""What a sweep needs of an engine, and how engines fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol, Self
+
+from prudent.errors import StoreError
+
+__all__ = ["Engine", "EngineLost", "WorkerDied"]
+
+
+class WorkerDied(StoreError):
+    """The process of a call ended without a result.
+
+    Args:
+        how: Such as ``signal 9``.
+        deaths: How many processes ended this way before the engine gave the call up.
+    """
+
+    def __init__(self, how: str, deaths: int = 1) -> None:
+        super().__init__(how)
+        self.deaths = deaths
+
+
+class EngineLost(StoreError):
+    """The engine itself is gone, and all its calls with it."""
+
+
+class Engine(Protocol):
+    """Where calls are worked on."""
+
+    @property
+    def capacity(self) -> int:
+        """So many calls at once."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin a call; its error can be :class:`WorkerDied` or :class:`EngineLost`."""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Progress that workers told since the last time."""
+
+    def abandon(self, future: Future[Any]) -> None:
+        """End the process of one call, whose result nobody waits for any more."""
+
+    def stop(self) -> None:
+        """End all work now."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...

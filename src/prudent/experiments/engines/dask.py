@@ -1,0 +1,282 @@
+"""Dask workers: on this machine, at the address of a scheduler, or started by Slurm.
+
+Dask knows the workers, sends them calls, and repeats the calls of workers that died. Everything
+that must survive is on disk, which all workers share: a run that is begun again continues from its
+checkpoint, and one that was finished before its result was lost is only read.
+
+Runs draw from torch's global generator, so a worker does one at a time, whatever its threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import queue
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any, Self
+
+from prudent.errors import InputError
+from prudent.experiments.engines.contract import EngineLost, WorkerDied
+from prudent.extras import require
+
+__all__ = ["Dask", "connect", "local_cluster", "quiet_dask", "settings"]
+
+TOPIC = "prudent"
+ADDRESS = re.compile(r"(tcp|tls|ucx|ucxx|ws|wss)://[\w.:\[\]-]+:\d{1,5}")
+# Deaths before Dask gives a call up, as many as the runner allows on local processes.
+MOST_DEATHS = 3
+CONNECT_SECONDS = 8
+CAPACITY_SECONDS = 2.0
+CLOSE_SECONDS = 3
+
+logger = logging.getLogger("prudent")
+_alone = threading.Lock()
+
+
+class Stopped(BaseException):
+    """Nobody waits for this call any more; what it did is kept in checkpoints."""
+
+
+class Dask:
+    """Calls on the workers of a Dask scheduler.
+
+    Args:
+        client: Connected to it.
+        cluster: Closed at the end, if it was started for this engine.
+        scratch: A directory of the cluster, removed at the end.
+    """
+
+    def __init__(self, client: Any, cluster: Any = None, scratch: Path | None = None) -> None:
+        self._client, self._cluster, self._scratch = client, cluster, scratch
+        self._told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._futures: dict[Future[Any], Any] = {}
+        self._capacity = (0.0, 1)
+        client.register_plugin(_plugin(sys.path[0], os.getcwd()), name=TOPIC)
+        client.subscribe_topic(TOPIC, lambda event: self._told.put(event[1]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self.stop()
+        self._close()
+
+    @property
+    def capacity(self) -> int:
+        """The workers that are there now, at least one: the first may still be on its way."""
+        now = time.monotonic()
+        if now - self._capacity[0] > CAPACITY_SECONDS:
+            with _lost():
+                self._capacity = (now, max(1, len(self._client.nthreads())))
+        return self._capacity[1]
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begin a call; a path among its arguments means the same directory on all machines."""
+        sent = [Path(os.path.abspath(a)) if isinstance(a, Path) else a for a in arguments]
+        with _lost():
+            inner = self._client.submit(_one_at_a_time, function, *sent, pure=False)
+        outer: Future[Any] = Future()
+        self._futures[outer] = inner
+        inner.add_done_callback(functools.partial(self._finish, outer))
+        return outer
+
+    def _finish(self, outer: Future[Any], inner: Any) -> None:
+        self._futures.pop(outer, None)
+        if not outer.set_running_or_notify_cancel():
+            return
+        try:
+            outer.set_result(inner.result())
+        except CancelledError:
+            outer.set_exception(_gone())
+        except Exception as error:
+            if type(error).__name__ == "KilledWorker":
+                outer.set_exception(WorkerDied("on Dask workers", MOST_DEATHS))
+            else:
+                outer.set_exception(error)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Progress that workers told since the last time."""
+        while not self._told.empty():
+            yield self._told.get()
+
+    def abandon(self, future: Future[Any]) -> None:
+        """Restart the worker of one call."""
+        inner = self._futures.pop(future, None)
+        if inner is None:
+            return
+        busy = [name for name, keys in self._client.processing().items() if inner.key in keys]
+        self._client.cancel([inner], force=True)
+        self._client.restart_workers(busy, raise_for_error=False)
+
+    def stop(self) -> None:
+        """Take all calls back; workers end theirs at the next epoch."""
+        with contextlib.suppress(Exception):  # the scheduler may be what failed
+            self._client.cancel(list(self._futures.values()), force=True)
+        for nanny in getattr(self._cluster, "workers", {}).values():
+            if pid := getattr(nanny, "pid", None):  # on this machine, where we need not wait
+                nanny.auto_restart = False
+                os.kill(pid, signal.SIGKILL)
+
+    def _close(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._cluster is not None:
+                self._cluster.close(timeout=CLOSE_SECONDS)
+            self._client.close(timeout=CLOSE_SECONDS)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def connect(address: str) -> Dask:
+    """Use the workers of a running scheduler.
+
+    Args:
+        address: Such as ``tcp://10.0.0.1:8786``. Certificates for ``tls`` come from Dask's own
+            configuration.
+    """
+    if not ADDRESS.fullmatch(address):
+        raise InputError(f"{address!r} is not an address, such as tcp://10.0.0.1:8786.")
+    client_class = _import_dask().Client
+    quiet_dask()
+    try:
+        client = client_class(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`, "
+            "or leave --address out to use this machine."
+        ) from error
+    engine = Dask(client)
+    _compare_versions(client)
+    return engine
+
+
+def local_cluster(workers: int, scratch: Path) -> Dask:
+    """Start a scheduler and workers on this machine, which nobody else can use.
+
+    Args:
+        workers: Processes of one thread each.
+        scratch: A directory for files of Dask.
+    """
+    distributed = _import_dask()
+    quiet_dask()
+    with settings():
+        # Without TLS every user of this machine could send code to the workers.
+        cluster = distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            protocol="tls://",
+            security=distributed.Security.temporary(),
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            silence_logs=logging.CRITICAL,
+            local_directory=str(scratch),
+        )
+        return Dask(distributed.Client(cluster, set_as_default=False), cluster, scratch)
+
+
+def quiet_dask() -> None:
+    """What Dask has to say about lost workers and schedulers we say in words of our own."""
+    for name in ("distributed", "distributed.scheduler", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _import_dask() -> Any:
+    require("distributed", "dask", "the engine dask")
+    import distributed
+
+    return distributed
+
+
+def settings() -> Any:
+    """No web pages, and as many deaths as elsewhere."""
+    import dask
+
+    return dask.config.set(
+        {
+            "distributed.scheduler.allowed-failures": MOST_DEATHS - 1,
+            "distributed.scheduler.http.routes": [],
+            "distributed.worker.http.routes": [],
+        }
+    )
+
+
+def _gone() -> EngineLost:
+    return EngineLost(
+        "the Dask scheduler is lost. Nothing is lost on disk; run the same command again."
+    )
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    """Trouble with the connection in our words."""
+    try:
+        yield
+    except (OSError, CancelledError) as error:
+        raise _gone() from error
+    except Exception as error:
+        if "closed" in str(error) or "status" in str(error):  # of the client
+            raise _gone() from error
+        raise
+
+
+def _compare_versions(client: Any) -> None:
+    """Other versions of torch have other last bits."""
+    ours = _versions()
+    others = {
+        str(found) for found in client.run(_versions, on_error="ignore").values() if found != ours
+    }
+    if others:
+        logger.warning(
+            "the workers have %s, this machine has %s: metrics may differ in their last bits.",
+            " and ".join(sorted(others)),
+            ours,
+        )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    from prudent.version import __version__
+
+    return {"prudent": __version__, "torch": str(torch.__version__)}
+
+
+def _one_at_a_time(function: Callable[..., Any], *arguments: Any) -> Any:
+    with _alone:
+        return function(*arguments)
+
+
+def _plugin(*places: str) -> Any:
+    """Prepares every worker, also those that come later."""
+    from distributed import WorkerPlugin
+
+    class Preparation(WorkerPlugin):
+        """Modules of the user, threads, progress."""
+
+        def setup(self, worker: Any) -> None:
+            """On a worker."""
+            from prudent.experiments.engines.worker import prepare
+
+            sys.path += [p for p in places if os.path.isdir(p) and p not in sys.path]
+            prepare(functools.partial(_tell, worker))
+
+    return Preparation()
+
+
+def _tell(worker: Any, row: dict[str, Any]) -> None:
+    """Send a row to the client, or end a call that was taken back."""
+    task = worker.state.tasks.get(worker.get_current_task())
+    if task is None or task.state == "cancelled":
+        raise Stopped
+    worker.log_event(TOPIC, row)

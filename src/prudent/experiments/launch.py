@@ -1,0 +1,180 @@
+"""Runs a sweep from its plan to its results; the same call continues one that was stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prudent.errors import InputError, StoreError
+from prudent.experiments import store
+from prudent.experiments.changed import outdated, set_aside
+from prudent.experiments.config import RunConfig
+from prudent.experiments.cost import disk_bytes
+from prudent.experiments.engines import available_cores, open_engine
+from prudent.experiments.runner import DiskFull, run_configs
+from prudent.experiments.status import RunState, count, states
+from prudent.experiments.sweep import Sweep, check_directory, read_sweep
+from prudent.experiments.view import View
+from prudent.files import write_atomic
+from prudent.progress import Reporter
+
+__all__ = ["Means", "default_workers", "interruption", "launch", "run_sweep"]
+
+INDEX = "index.csv"
+
+
+@dataclass(frozen=True)
+class Means:
+    """How a sweep is run, which does not change its results.
+
+    Args:
+        workers: Runs at once.
+        engine: ``local``, ``dask`` or ``slurm``.
+        address: Of a Dask scheduler.
+        timeout: Seconds after which a run has failed.
+        force: Start although the disk seems too small, and move runs of a simulator that has
+            changed out of the way.
+    """
+
+    workers: int = 1
+    engine: str = "local"
+    address: str | None = None
+    timeout: float | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"`workers` is {self.workers}; expected a whole number >= 1.")
+        if self.timeout is not None and not self.timeout > 0:
+            raise InputError(f"`timeout` is {self.timeout:g}; expected seconds > 0.")
+
+
+def default_workers(configs: Sequence[RunConfig]) -> int:
+    """As many as the cores of this process have room for."""
+    return max(1, available_cores() // max(config.threads for config in configs))
+
+
+def run_sweep(
+    file: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    workers: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    timeout: float | None = None,
+    progress: Reporter = None,
+) -> dict[str, int]:
+    """Run the grid that a TOML file describes; finished runs are skipped.
+
+    Args:
+        file: The file.
+        output: The directory of the runs; ``runs/NAME`` by default.
+        workers: Runs at once; by default one per core.
+        engine: ``local``, ``dask`` or ``slurm``.
+        address: Of a Dask scheduler.
+        timeout: Seconds after which a run has failed.
+        progress: See :class:`prudent.progress.Progress`.
+
+    Returns:
+        How many runs are ``done``, ``failed`` and so on; see also
+        :func:`prudent.experiments.load`.
+    """
+    plan = read_sweep(Path(file))
+    root = Path("runs") / plan.name if output is None else Path(output)
+    workers = default_workers(plan.configs) if workers is None else workers
+    found = states(plan.configs, root, look=False)
+    launch(plan, root, found, Means(workers, engine, address, timeout), progress)
+    return count(states(plan.configs, root, look=False))
+
+
+def launch(
+    plan: Sweep, root: Path, found: Sequence[RunState], means: Means, progress: Reporter = None
+) -> None:
+    """Work on what is left.
+
+    Args:
+        plan: The runs.
+        root: Their directory.
+        found: Their states.
+        means: How.
+        progress: See :class:`prudent.progress.Progress`.
+    """
+    left = [one.config for one in found if one.state != "done"]
+    check_directory(root)
+    old = outdated(plan.configs, root)
+    if old and not means.force:
+        set_aside(old, root, force=False)
+    if not left:
+        _begin(plan, root)
+        return
+    _check_space(root, disk_bytes(left, means.workers), force=means.force)
+    scratch = root / ".work" / f"{means.engine}-{os.getpid()}"
+    workers = min(means.workers, len(left))
+    engine = open_engine(means.engine, workers, scratch, address=means.address, job=plan.job)
+    try:
+        with engine:
+            _begin(plan, root)
+            set_aside(old, root, force=means.force)
+            with View("sweep", left, len(found) - len(left), progress) as view:
+                run_configs(left, root, engine, view.listen, means.timeout)
+    except DiskFull as error:
+        raise StoreError(f"{error} {interruption(plan, root)}") from error
+    except BaseException as error:
+        # The first sign comes at once; counting takes a moment.
+        error.add_note(interruption(plan, root))
+        raise
+    finally:
+        store.tidy(root / "any")
+        if root.exists():
+            _write_index(plan, root)
+
+
+def interruption(plan: Sweep, root: Path) -> str:
+    """What is done and left when a sweep ends before its end."""
+    numbers = count(states(plan.configs, root, look=False))
+    begun = numbers["interrupted"] + numbers["running"]
+    failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""
+    return (
+        f"interrupted: {numbers['done']} done, {failed}{begun} continue from checkpoints, "
+        f"{numbers['left']} left. Continue with: prudent sweep {plan.source} -o {root}"
+    )
+
+
+def _begin(plan: Sweep, root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {root}: {error.strerror}.") from error
+    plan.write(root)
+
+
+def _check_space(root: Path, needed: int, *, force: bool) -> None:
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed and not force:
+        raise InputError(
+            f"the runs need about {needed / 1e6:,.0f} MB, but {free / 1e6:,.0f} MB are free in "
+            f"{existing}. Free some space, or pass --force."
+        )
+
+
+def _write_index(plan: Sweep, root: Path) -> None:
+    """Which directory is which run, for people."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["run", "problem", "method", "budget", "seed", "state"])
+    for one in states(plan.configs, root, look=False):
+        config = one.config
+        # A spreadsheet would take a name that begins like this for a formula.
+        problem = f"'{config.problem}" if config.problem[0] in "=+-@" else config.problem
+        writer.writerow(
+            [config.identity, problem, config.method, config.budget, config.seed, one.state]
+        )
+    data = text.getvalue().encode("utf-8", "replace")
+    if not (root / INDEX).is_file() or (root / INDEX).read_bytes() != data:
+        write_atomic(root / INDEX, data)
