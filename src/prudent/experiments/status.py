@@ -73,7 +73,7 @@ def _state(
         if store.finished(path):
             return RunState(config, "done")
         return RunState(config, "failed", f"{path} exists and is not a finished run; remove it")
-    if f"{name}.lock" in unfinished and (who := holder(path)) is not None:
+    if unfinished & {f"{name}.lock", f"{name}.claim"} and (who := holder(path)) is not None:
         by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
         return RunState(config, "running", f"{by}{_epoch(config, path) if look else ''}")
     if name in unfinished and (reason := failure(path)) is not None:

@@ -106,7 +106,7 @@ def finished(path: Path) -> bool:
 
 def leftovers(path: Path) -> bool:
     """Whether unfinished parts of a run are there."""
-    return any(work(path, suffix).exists() for suffix in ("", ".checkpoint", ".lock"))
+    return any(work(path, suffix).exists() for suffix in ("", ".checkpoint", ".lock", ".claim"))
 
 
 def clear(path: Path) -> None:
