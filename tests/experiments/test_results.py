@@ -12,8 +12,8 @@ from prudent.errors import InputError
 from prudent.experiments import RunConfig
 from prudent.experiments.attempt import record_failure
 from prudent.experiments.run import run
-from prudent.experiments.store import read
-from prudent.files import canonical_json, sha256, to_json
+from prudent.experiments.store import read, seal
+from prudent.files import sha256, to_json
 from prudent.training import Options
 
 pandas = pytest.importorskip("pandas")
@@ -90,13 +90,11 @@ def copies(source, root, number):
             **metrics["files"],
             "config.json": {"sha256": sha256(data), "bytes": len(data)},
         }
-        contents = {**metrics, "files": listing}
         path = root / RunConfig.from_dict({**config, "seed": seed}).identity
         path.mkdir(parents=True)
         for name, part in {**parts, "config.json": data}.items():
             (path / name).write_bytes(part)
-        sealed = {**contents, "sha256": sha256(canonical_json(contents))}
-        (path / "metrics.json").write_bytes(to_json(sealed))
+        (path / "metrics.json").write_bytes(seal({**metrics, "files": listing}))
     text = "problem = 'weinberg'\nmethod = 'npe'\nbudget = 128\nnum_test = 16\n"
     text += "training = {epochs = 2, batch_size = 32, patience = 5}\n"
     (root.parent / "many.toml").write_text(text + f"seed = {list(range(number + 100))}\n")

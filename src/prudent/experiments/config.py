@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from prudent import problems
@@ -72,7 +73,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults included, as JSON can hold it."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in FIELDS}
         # 5 and 5.0 are one weight, so they must have one spelling.
         training = {
             name: float(value) if name in NUMBERS and isinstance(value, int) else value
@@ -95,8 +96,7 @@ class RunConfig:
             raise StoreError(
                 f"the run has format {found}, this version reads format {FORMAT}. Upgrade prudent."
             )
-        training = Options.of(**values.pop("training"))
-        return cls(training=training, **values)
+        return cls(training=_options(values.pop("training")), **values)
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> RunConfig:
@@ -112,10 +112,9 @@ class RunConfig:
         ... ).training.epochs
         10
         """
-        known = {field.name: field.default for field in dataclasses.fields(cls)}
         for name in settings:
-            if name not in known:
-                raise unknown_name("setting", name, known)
+            if name not in FIELDS:
+                raise unknown_name("setting", name, FIELDS)
         values = dict(settings)
         training = values.pop("training", {})
         if not isinstance(training, dict):
@@ -123,7 +122,7 @@ class RunConfig:
         missing = [name for name in ("problem", "method", "budget") if name not in values]
         if missing:
             raise InputError(f"the run has no `{missing[0]}`; see: prudent train --help")
-        return cls(**values, training=Options.of(**training))
+        return cls(**values, training=_options(training))
 
     @cached_property
     def identity(self) -> str:
@@ -136,3 +135,19 @@ class RunConfig:
 
     def __str__(self) -> str:
         return f"{self.problem} {self.method} {self.budget:,} seed {self.seed}"
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(RunConfig))
+
+
+def _options(settings: dict[str, Any]) -> Options:
+    """Options that many runs of a sweep share, checked once."""
+    try:
+        return _parsed(json.dumps(settings))
+    except (TypeError, ValueError):  # not from a file
+        return Options.of(**settings)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> Options:
+    return Options.of(**json.loads(text))

@@ -21,7 +21,12 @@ RUN_KEYS = {f.name: f.default for f in dataclasses.fields(RunConfig) if f.name n
 TRAINING_KEYS = {"preset": None, **Options().to_dict()}
 NOT_GRID = ("name", "runs", "slurm", "sources")
 NEEDED = ("problem", "method", "budget")
-VALID: dict[str, Any] = {"problem": "gaussian", "method": "nre", "budget": 2}
+VALID: dict[str, Any] = {
+    "problem": "gaussian",
+    "method": "nre",
+    "budget": 2,
+    "training": Options(),
+}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
-from prudent.files import canonical_json, sha256, sync_directory, to_json, write_atomic
+from prudent.files import sha256, sync_directory, to_json, write_atomic
 from prudent.history import History
 
 __all__ = [
@@ -32,9 +32,12 @@ __all__ = [
     "load_runs",
     "publish",
     "read",
+    "seal",
     "tidy",
     "work",
 ]
+
+ZEROS = 64 * "0"
 
 logger = logging.getLogger("prudent")
 
@@ -130,14 +133,24 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         for name, data in files.items():
             write_atomic(unfinished / name, data)
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
-        contents = {**metrics, "files": listing}
-        sealed = {**contents, "sha256": sha256(canonical_json(contents))}
-        write_atomic(unfinished / "metrics.json", to_json(sealed))
+        write_atomic(unfinished / "metrics.json", seal({**metrics, "files": listing}))
         _take_name(unfinished, path)
         sync_directory(path.parent)
         tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
+
+
+def seal(metrics: Mapping[str, Any]) -> bytes:
+    """The contents of ``metrics.json``: its checksum is of itself with zeros in that place."""
+    text = to_json({**metrics, "sha256": ZEROS})
+    return text.replace(ZEROS.encode(), sha256(text).encode())
+
+
+def _is_sealed(data: bytes, checksum: object) -> bool:
+    if not isinstance(checksum, str) or len(checksum) != len(ZEROS):
+        return False
+    return sha256(data.replace(checksum.encode(), ZEROS.encode())) == checksum
 
 
 def _take_name(unfinished: Path, path: Path) -> None:
@@ -160,9 +173,7 @@ def read(path: Path) -> Run:
     checksum, listing = metrics.pop("sha256", None), metrics.get("files")
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
-    # Its own checksum is of what it says; that it says so in our words is checked as well.
-    whole = checksum == sha256(canonical_json(metrics))
-    if not whole or not _in_our_words(data, {**metrics, "sha256": checksum}):
+    if not _is_sealed(data, checksum):
         raise _damaged(path, "metrics.json")
     del metrics["files"]
     parts = {}
@@ -216,12 +227,6 @@ def _parse(path: Path, name: str, data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise StoreError(f"{path / name} does not hold a JSON object.")
     return value
-
-
-def _in_our_words(data: bytes, value: dict[str, Any]) -> bool:
-    """Whether the bytes are what we write, but for spaces; faster than to write them again."""
-    plain = json.dumps(value, sort_keys=True, separators=(",", ": "), allow_nan=False).encode()
-    return data[-1:] == b"\n" and b"".join(s.strip(b" ") for s in data.split(b"\n")) == plain
 
 
 def _damaged(path: Path, name: str) -> StoreError:

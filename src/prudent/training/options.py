@@ -147,7 +147,7 @@ class Options:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults included, as JSON can hold it."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in _NAMES}
         if not isinstance(self.proposal, str):
             from prudent.estimators.priors import to_spec
 
