@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from lampe.diagnostics import expected_coverage_mc, expected_coverage_ni
+from sweeps import throughput
 
 import prudent
 from prudent.coverage import alpha, penalty
@@ -244,6 +245,7 @@ def main():
         **cost_of_the_direct_computation(),
         **simulators_against_plain_loops(),
         **gravitational_waves_against_pycbc(),
+        **throughput(),
     }
     width = max(map(len, results))
     for name, value in results.items():
