@@ -39,7 +39,7 @@ def test_scalars_against_closed_forms(kind, method, options):
         result = diagnose(gaussian(**options), pairs, method=method)
         assert 0.2 < result.region_volume < 0.25
     expected = -2 * (math.log(sigma) + math.log(2 * math.pi) / 2 + 0.5)
-    assert result.method == method
+    assert result.computed_by == method
     assert abs(result.log_posterior - expected) < 4 * result.log_posterior_error
     assert result.log_posterior_error == pytest.approx(1 / 2000**0.5, rel=0.1)
     assert result.log_posterior_finite == result.log_posterior
@@ -96,7 +96,7 @@ def test_spread_over_seeds():
     assert found["auc"].mean == pytest.approx(sum(aucs) / 3)
     assert found["auc"].std == pytest.approx(np.std(aucs, ddof=1))
     assert (found["auc"].min, found["auc"].max) == (min(aucs), max(aucs))
-    assert "method" not in found
+    assert "computed_by" not in found
     assert "log_normalization" not in found
     stored = spread([{"auc": 0.1, "log_posterior": None}, {"auc": 0.3, "log_posterior": -1.0}])
     assert (stored["log_posterior"].number, stored["log_posterior"].std) == (1, 0.0)
@@ -106,7 +106,7 @@ def test_spread_over_seeds():
 
 STABLE = [
     "auc", "calibration_error", "conservativeness_error", "worst_shortfall", "worst_excess",
-    "log_posterior", "log_posterior_error", "log_prior", "num_pairs", "num_invalid", "method",
+    "log_posterior", "log_posterior_error", "log_prior", "num_pairs", "num_invalid", "computed_by",
 ]  # fmt: skip
 
 

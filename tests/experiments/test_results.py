@@ -48,7 +48,8 @@ def test_one_row_per_run(root):
     done, failed = table.iloc[0], table.iloc[1]
     stored = read(root / CONFIG.identity)
     assert done["run"] == CONFIG.identity
-    assert (done["state"], done["patience"]) == ("done", 5)
+    assert (done["state"], done["method"], done["patience"]) == ("done", "npe", 5)
+    assert not set(stored.metrics) & set(CONFIG.flat())  # no metric hides a setting
     assert done["auc"] == stored.metrics["auc"]
     assert done["train_seconds"] == stored.timing["seconds"]["train"]
     assert (failed["state"], failed["error"]) == ("failed", "no luck")

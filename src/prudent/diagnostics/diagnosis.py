@@ -73,7 +73,7 @@ class Diagnosis:
             count as not covered, and are part of no other number.
         num_zero_density: Test pairs whose density was zero at the truth.
         num_excluded: Pairs left out because x held NaN or infinity; not among the test pairs.
-        method: How coverage was computed: ``grid``, ``samples`` or ``importance``.
+        computed_by: How coverage was computed: ``grid``, ``samples`` or ``importance``.
         ranks: SBC and TARP, if asked for.
         local: Coverage by region of x, if asked for.
     """
@@ -104,7 +104,7 @@ class Diagnosis:
     num_invalid: int
     num_zero_density: int
     num_excluded: int
-    method: str
+    computed_by: str
     ranks: RankTests | None = None
     local: LocalCoverage | None = None
 
@@ -163,8 +163,8 @@ class Diagnosis:
         )
 
     def _computed_by(self) -> str:
-        unit = "parts" if self.method == "grid" else "draws"
-        text = f"{self.method}, worth {self.effective_size:,.0f} {unit} a pair"
+        unit = "parts" if self.computed_by == "grid" else "draws"
+        text = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
         if self.num_unresolved:
             text += f"; too few, so rough, for {self.num_unresolved:,} pairs"
         return text
@@ -253,7 +253,7 @@ def diagnose(
         num_pairs=len(pairs),
         num_invalid=int((~valid).sum()),
         num_excluded=num_excluded,
-        method=measured.method,
+        computed_by=measured.method,
         **further,
         **_densities(values[valid].double(), prior[valid]),
         **_posteriors(measured, pairs, valid, normalized=estimator.normalized),

@@ -1,0 +1,56 @@
+"""Figures: functions from tables of results to matplotlib figures, without global state.
+
+``draw(name, load_results(directory))`` makes any of ``names()``, and ``save`` writes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prudent.lazy import attach
+from prudent.reports.figures.methods import LABELS as LABELS
+from prudent.reports.figures.methods import STYLES as STYLES
+
+if TYPE_CHECKING:
+    from prudent.reports.figures.registry import FIGURES as FIGURES
+    from prudent.reports.figures.registry import Entry as Entry
+    from prudent.reports.figures.registry import draw as draw
+    from prudent.reports.figures.registry import get as get
+    from prudent.reports.figures.registry import names as names
+    from prudent.reports.figures.saving import FORMATS as FORMATS
+    from prudent.reports.figures.saving import png as png
+    from prudent.reports.figures.saving import save as save
+    from prudent.reports.figures.saving import svg as svg
+    from prudent.reports.figures.stored import coverage_figure as coverage_figure
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "LABELS",
+    "STYLES",
+    "Entry",
+    "coverage_figure",
+    "draw",
+    "get",
+    "names",
+    "png",
+    "save",
+    "svg",
+]
+
+# Matplotlib is loaded with the first figure, not by those who want the names of methods.
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "FIGURES": "registry",
+        "FORMATS": "saving",
+        "Entry": "registry",
+        "coverage_figure": "stored",
+        "draw": "registry",
+        "get": "registry",
+        "names": "registry",
+        "png": "saving",
+        "save": "saving",
+        "svg": "saving",
+    },
+)
