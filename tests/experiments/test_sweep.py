@@ -280,3 +280,18 @@ def test_our_sweeps_are_valid_and_explain_themselves(path):
 def test_our_sweeps_are_all_there():
     expected = ["calibrated", "conservative", "laptop", "overhead", "sensitivity", "smoke"]
     assert [path.stem for path in SWEEPS] == expected
+
+
+def test_a_sweep_is_one_call(tmp_path):
+    from prudent.experiments import load, run_sweep
+
+    file = tmp_path / "tiny.toml"
+    file.write_text(
+        'problem = "weinberg"\nmethod = "npe"\nbudget = [128, 130]\nnum_test = 16\n'
+        "training.epochs = 1\ntraining.batch_size = 32\n"
+    )
+    counts = run_sweep(file, tmp_path / "runs", workers=1, progress=False)
+    assert (counts["done"], counts["left"]) == (2, 0)
+    assert list(load(tmp_path / "runs")["budget"]) == [128, 130]
+    with pytest.raises(InputError, match="`workers` is 0"):
+        run_sweep(file, tmp_path / "runs", workers=0)

@@ -24,11 +24,12 @@ from sweeping import (
 )
 
 from faults import file_size_limit, tree_digest
+from prudent.experiments import load_results
 from terminal import seen_on_a_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
-GRID = {"budgets": [160, 161, 162], "methods": '["npe", "nre"]'}
+GRID = {"budgets": [160, 161, 162, 163], "methods": '["npe", "nre"]'}
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +38,13 @@ def undisturbed(tmp_path_factory):
     prepare(place, **GRID)
     code, out, err = finish(start(place))
     assert code == 0, err
-    assert "6 of 6 runs done: runs" in out
+    assert "8 of 8 runs done: runs" in out
     assert "\r" not in out + err
     assert "\x1b" not in out + err
-    assert sorted(started(place).values()) == [2, 2, 2]
+    assert sorted(started(place).values()) == [2, 2, 2, 2]
     assert not (place / "runs" / ".work").exists()
     watched = finish(start(place, "--watch", "--json"))[1].splitlines()
-    assert [json.loads(line)["counts"]["done"] for line in watched] == [6]
+    assert [json.loads(line)["counts"]["done"] for line in watched] == [8]
     return results(place / "runs")
 
 
@@ -64,7 +65,7 @@ def test_ten_kills_change_nothing(tmp_path, undisturbed):
             seen = finished
         code, out, err = finish(start(place))
         assert code == 0, err
-        assert "6 of 6 runs done" in out
+        assert "8 of 8 runs done" in out
         assert results(place / "runs") == undisturbed
         assert not (place / "runs" / ".work").exists()
     assert mid_run >= 2
@@ -87,13 +88,22 @@ def _kill(place, delay, number):
         end(process)
 
 
-def test_two_sweeps_at_once_share_the_work(tmp_path, undisturbed):
+@pytest.mark.parametrize("repeat", range(3))
+def test_two_sweeps_at_once_share_the_work(tmp_path, undisturbed, repeat):
+    """And whoever looks at the results meanwhile sees all runs, each in one state."""
     prepare(tmp_path, **GRID)
     both = [start(tmp_path, "--json") for _ in range(2)]
+    assert wait_for(lambda: (tmp_path / "runs" / "sweep.json").exists())
+    for _ in range(20):
+        found = load_results(tmp_path / "runs")
+        assert len(found.runs) == found.runs["run"].nunique() == 8
+        done = set(found.runs.query("state == 'done'")["run"])
+        assert set(found.curves["run"]) == done
+        assert not set(found.runs["state"]) & {"failed"}
     for code, out, err in map(finish, both):
         assert code == 0, err
-        assert json.loads(out)["counts"]["done"] == 6
-    assert sorted(started(tmp_path).values()) == [2, 2, 2]  # each once by each method
+        assert json.loads(out)["counts"]["done"] == 8
+    assert sorted(started(tmp_path).values()) == [2, 2, 2, 2]  # each once by each method
     assert results(tmp_path / "runs") == undisturbed
     assert not (tmp_path / "runs" / ".work").exists()
 
@@ -120,7 +130,7 @@ def test_failing_runs_and_dying_workers_do_not_stop_the_others(tmp_path):
     (tmp_path / "repaired").touch()
     code, out, err = finish(start(tmp_path, workers=1))
     assert code == 0, err
-    assert "6 of 6 runs done" in out
+    assert "8 of 8 runs done" in out
     assert started(tmp_path) == {160: 1, 201: 4, 202: 2, 203: 2, 204: 2, 205: 2}
     assert not (tmp_path / "runs" / ".work").exists()
 

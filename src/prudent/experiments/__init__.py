@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prudent.experiments.frame import load_history as load_history
     from prudent.experiments.frame import load_ranks as load_ranks
     from prudent.experiments.frame import load_results as load_results
+    from prudent.experiments.launch import run_sweep as run_sweep
     from prudent.experiments.store import Run as Run
     from prudent.experiments.store import load_runs as load_runs
 
@@ -29,6 +30,7 @@ __all__ = [
     "load_ranks",
     "load_results",
     "load_runs",
+    "run_sweep",
 ]
 
 __getattr__, __dir__ = attach(
@@ -44,5 +46,6 @@ __getattr__, __dir__ = attach(
         "load_ranks": "frame",
         "load_results": "frame",
         "load_runs": "store",
+        "run_sweep": "launch",
     },
 )

@@ -35,7 +35,7 @@ from prudent.experiments.attempt import failure
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.experiments.status import RunState, states
-from prudent.experiments.sweep import stored_sweep
+from prudent.experiments.sweep import FILE, stored_sweep
 from prudent.extras import require
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ def load_results(directory: str | os.PathLike[str]) -> Results:
         directory: Of several runs, or of one.
     """
     root = Path(directory)
-    finished = _finished(root)
+    # In this order: a run that is finished in between is not lost.
+    planned, finished = _planned(root), _finished(root)
     return Results(
-        runs=_table(_all_runs(root, finished), ()),
+        runs=_table(_all_runs(root, planned, finished), ()),
         curves=_table(_curves(finished), CURVES),
         history=_table(_history(finished), HISTORY),
         ranks=_table(_ranks(finished), RANKS),
@@ -103,7 +104,8 @@ def load(directory: str | os.PathLike[str]) -> DataFrame:
         directory: Of several runs, or of one.
     """
     root = Path(directory)
-    return _table(_all_runs(root, _finished(root)), ())
+    planned, finished = _planned(root), _finished(root)
+    return _table(_all_runs(root, planned, finished), ())
 
 
 def load_curves(directory: str | os.PathLike[str]) -> DataFrame:
@@ -138,22 +140,22 @@ def _finished(root: Path) -> list[store.Run]:
     try:
         return store.load_runs(root)
     except InputError:
-        if not any((root / ".work").glob("*")):
+        if not any((root / ".work").glob("*")) and not (root / FILE).is_file():
             raise
-        return []  # all failed or at work, which is worth showing
+        return []  # all failed, at work or planned, which is worth showing
 
 
 def _keys(config: RunConfig) -> dict[str, Any]:
     return {"run": config.identity, **{name: getattr(config, name) for name in KEYS[1:]}}
 
 
-def _all_runs(root: Path, finished: Sequence[store.Run]) -> Rows:
+def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.Run]) -> Rows:
     for run in finished:
         times = {f"{name}_seconds": value for name, value in run.timing["seconds"].items()}
         facts = {**_facts(run.config, "done"), **run.metrics, **times}
         yield {**facts, "error": None, "path": str(run.path)}
     known = {run.config.identity for run in finished}
-    for one in _planned(root):
+    for one in planned:
         if one.state != "done" and one.config.identity not in known:
             known.add(one.config.identity)
             path = store.work(root / one.config.identity)
