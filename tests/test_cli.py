@@ -154,7 +154,7 @@ def test_train_diagnose_report(tmp_path):
     diagnosed = prudent("diagnose", "run", "--num-test", "64", "--json", cwd=place)
     assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 64
     reported = prudent("report", "run", "-o", "page.html", cwd=place)
-    assert reported.stdout == "Report: page.html (1 finished run)\n"
+    assert reported.stdout == "Report: page.html (1 of 1 runs finished)\n"
     assert sorted(path.name for path in place.iterdir()) == ["page.html", "run"]
 
 

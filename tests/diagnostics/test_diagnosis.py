@@ -199,3 +199,16 @@ def test_any_levels_and_a_readable_result():
     assert repr(result).startswith("<Diagnosis:")
     assert "coverage AUC" in str(result)
     assert "grid, worth" in str(result)
+
+
+def test_a_picture():
+    figure = diagnose(boxed(), boxed_pairs(100)).plot()
+    (axis,) = figure.axes
+    result = diagnose(boxed(), boxed_pairs(100))
+    drawn = axis.lines[-1]
+    assert list(drawn.get_ydata()) == pytest.approx(result.coverage.curve.tolist())
+    assert axis.get_xlabel() == "credibility level"
+    assert "not enough" in figure.get_suptitle()
+    thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
+    titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
+    assert titles == ["200 test pairs", "SBC", "TARP"]

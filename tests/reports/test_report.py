@@ -1,120 +1,483 @@
-"""The report: self-contained, deterministic, escaped, and equal to the store."""
+"""The report: equal to the store, self-contained, deterministic, escaped, and small."""
 
 import dataclasses
+import hashlib
 import html
+import json
+import math
 import re
+import time
+from importlib import resources
 
+import pandas as pd
 import pytest
+from browser.payloads import PAYLOADS, hostile_results
+from click.testing import CliRunner
+from stores import METHODS, empty_results, synthetic_results, write_failure, write_store
 
+from prudent.cli.entry import cli
+from prudent.diagnostics import Coverage, verdict
+from prudent.diagnostics.verdict import margin
+from prudent.errors import InputError, StoreError
+from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
-from prudent.experiments.store import Run
-from prudent.history import History
-from prudent.reports.figures import coverage_figure, png, svg
-from prudent.reports.html import run_verdict, write_report
-from prudent.reports.tables import COLUMNS, rows, text
+from prudent.reports import sentences, summary
+from prudent.reports.data import embedded, private
+from prudent.reports.html import SCRIPTS, write_report
+from prudent.reports.tables import COLUMNS, rows, run_verdict, text
 
-HISTORY = History(
-    {"epoch": e, "loss": 1 / e, "validation_loss": 1 / e + 0.1, "selected": e < 4}
-    for e in range(1, 6)
-)
-LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]
+PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 
 
-def make_run(tmp_path, method="nre", power=1.0, **metrics):
-    curve = [level**power for level in LEVELS]
-    (tmp_path / "history.jsonl").write_text(HISTORY.to_jsonl())
-    return Run(
-        path=tmp_path,
-        config=RunConfig("slcp", method, 1024),
-        metrics={
-            "auc": sum(c - level for c, level in zip(curve, LEVELS, strict=True)) / 19,
-            "worst_shortfall": max(0.0, *(lv - c for lv, c in zip(LEVELS, curve, strict=True))),
-            "log_posterior": -2.5,
-            "log_posterior_error": 0.02,
-            "num_pairs": 2000,
-            **metrics,
-        },
-        coverage={
-            "levels": LEVELS,
-            "curve": curve,
-            "lower": [max(0.0, value - 0.02) for value in curve],
-            "upper": [min(1.0, value + 0.02) for value in curve],
-        },
-        timing={"seconds": {"train": 12.3}, "versions": {"prudent": "0", "torch": "0"}},
+def page_of(results, tmp_path, **options):
+    path = tmp_path / "report.html"
+    write_report(results, path, **options)
+    return path.read_text(encoding="utf-8")
+
+
+def data_of(page):
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    return json.loads(found[1], parse_constant=lambda name: pytest.fail(name))
+
+
+def with_states(results, states):
+    """The same with other states for some finished runs, whose curves are taken away."""
+    runs = results.runs.copy()
+    for number, (state, error) in states.items():
+        runs.loc[number, ["state", "error"]] = state, error
+        runs.loc[number, ["auc", "worst_shortfall", "log_posterior", "num_pairs"]] = math.nan
+    gone = set(runs["run"][list(states)])
+    tables = {
+        name: getattr(results, name)[~getattr(results, name)["run"].isin(gone)]
+        for name in ("curves", "history", "ranks", "draws")
+    }
+    return dataclasses.replace(results, runs=runs, **tables)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return synthetic_results(("slcp",), ("nre", "bnre", "calnre"), (1024, 4096), (0,))
+
+
+@pytest.fixture(scope="module")
+def seeds():
+    return synthetic_results(("slcp", "mg1"), ("nre", "calnre"), (1024,), (0, 1, 2))
+
+
+# ---- The numbers are those of the store
+
+
+def test_page_data_equal_the_store(demo, tmp_path):
+    data = data_of(page_of(demo, tmp_path))
+    runs, found = demo.runs.set_index("run"), data["runs"]
+    assert sorted(found["run"]) == sorted(runs.index)
+    for metric in ("auc", "worst_shortfall", "log_posterior", "information_gain", "num_pairs"):
+        values = dict(zip(found["run"], found[metric], strict=True))
+        for run, value in values.items():
+            assert value == pytest.approx(runs.loc[run, metric], rel=1e-5), metric
+    for number, run in enumerate(found["run"]):
+        curve = demo.curves[demo.curves["run"] == run]
+        for name in ("coverage", "lower", "upper"):
+            assert data["coverage"][name][number] == pytest.approx(curve[name].tolist(), rel=1e-5)
+        history = demo.history[demo.history["run"] == run]
+        stored = data["history"]["runs"][number]["members"][0]
+        assert stored["validation_loss"] == pytest.approx(
+            history["validation_loss"].tolist(), rel=1e-5
+        )
+        best = history.loc[history["selected"], "epoch"].max()
+        assert stored["selected"] == best
+
+
+def test_the_static_table_has_the_numbers_too(demo, tmp_path):
+    page = page_of(demo, tmp_path)
+    body = re.search(r"<tbody>\n(.*?)\n</tbody>", page, re.S)[1]
+    lines = [html.unescape(re.sub("<[^>]+>", "|", line)) for line in body.splitlines()]
+    assert len(lines) == len(demo.runs)
+    for line, (_, run) in zip(lines, demo.runs.iterrows(), strict=True):
+        assert f"{run['auc']:+.3f} ± {run['auc_error']:.3f}" in line
+        assert f"{run['worst_shortfall']:.3f} ± {margin(2000):.3f}" in line
+
+
+def test_thorough_runs_bring_their_ranks(tmp_path):
+    results = synthetic_results(("slcp",), ("nre",), (1024,), (0,), thorough=True)
+    ranks = data_of(page_of(results, tmp_path))["ranks"]
+    line = ranks["runs"][0][0]
+    stored = results.ranks[results.ranks["parameter"] == line["parameter"]]
+    assert line["value"] == pytest.approx(stored["value"].tolist(), rel=1e-5)
+    assert ranks["shared"][line["upper"]] == pytest.approx(stored["upper"].tolist(), rel=1e-5)
+
+
+def test_numbers_that_are_not_finite_are_null(demo, tmp_path):
+    runs = demo.runs.copy()
+    runs.loc[0, ["log_posterior", "information_gain"]] = -math.inf, math.nan
+    page = page_of(dataclasses.replace(demo, runs=runs), tmp_path)
+    data = data_of(page)
+    assert data["runs"]["log_posterior"][0] is None
+    assert "not finite" in page
+    with pytest.raises(ValueError, match="JSON compliant"):
+        embedded(math.nan)
+
+
+# ---- The verdict
+
+
+def test_the_verdict_names_who_can_be_trusted_and_the_cost(demo):
+    cells = summary.cells(demo)
+    kinds = {(cell.budget, cell.method): cell.kind for cell in cells}
+    assert kinds[1024, "nre"] == "over-confident"
+    assert kinds[1024, "calnre"] == "conservative"
+    found = sentences.cases(cells)
+    best = found[0].best
+    gains = demo.runs.set_index(["budget", "method"])["information_gain"]
+    safe = [
+        method
+        for (budget, method), kind in kinds.items()
+        if budget == 1024 and kind in summary.TRUSTED
+    ]
+    assert best.method == max(safe, key=lambda method: gains[1024, method])
+    sentence = sentences.case_sentence(found[0])
+    assert "NRE is over-confident" in sentence
+    assert f"{gains[1024, best.method]:.2f} ±" in sentence
+    assert "to train" in sentence
+    assert "in 2 of 2 cases" in sentences.headline(found)
+
+
+def test_a_method_that_is_never_safe_is_never_recommended():
+    results = synthetic_results(("slcp",), ("nre", "npe"), (1024,), (0,))
+    sentence = sentences.headline(sentences.cases(summary.cells(results)))
+    assert "no method is known not to be over-confident" in sentence
+
+
+def test_a_tie_names_all_who_are_best():
+    results = synthetic_results(("slcp", "weinberg"), ("nre", "bnre", "calnre"), (512,), (0,))
+    found = sentences.cases(summary.cells(results))
+    one, other = (
+        dataclasses.replace(
+            case, cells=tuple(c for c in case.cells if c.method in ("nre", method))
+        )
+        for case, method in zip(found, ("bnre", "calnre"), strict=True)
     )
+    assert "is most often BNRE or CalNRE (1 of 2 each)" in sentences.headline([one, other])
 
 
-@pytest.fixture
-def runs(tmp_path):
-    return [make_run(tmp_path, "nre", 2.0), make_run(tmp_path, "calnre", 0.7)]
+def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
+    cells = {(c.problem, c.method): c for c in summary.cells(seeds)}
+    good = cells["slcp", "calnre"]
+    assert good.trusted
+    bad = seeds.runs[(seeds.runs["problem"] == "slcp") & (seeds.runs["method"] == "calnre")][
+        "run"
+    ].iloc[0]
+    curves, runs = seeds.curves.copy(), seeds.runs.copy()
+    mine = curves["run"] == bad
+    curves.loc[mine, "coverage"] = curves.loc[mine, "level"] - 0.04
+    runs.loc[runs["run"] == bad, "worst_shortfall"] = 0.05
+    changed = dataclasses.replace(seeds, curves=curves, runs=runs)
+    cell = next(c for c in summary.cells(changed) if (c.problem, c.method) == ("slcp", "calnre"))
+    assert not cell.trusted
+    assert "1 of 3 seeds" in cell.words
 
 
-def test_the_page_holds_verdict_figure_and_table(runs, tmp_path):
-    write_report(runs, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    order = [page.index(part) for part in ("over-confident:", "<svg", "<table", "versions")]
-    assert order == sorted(order)
-    cells = [html.unescape(cell) for cell in re.findall("<td>(.*?)</td>", page)]
-    assert cells == [cell for row in rows(runs) for cell in row]
-    for run in runs:
-        assert html.escape(run_verdict(run)) in page
+def test_chance_in_one_of_many_seeds_is_no_alarm():
+    # Two seeds at 1.1 margins: beyond the margin of one, within that of both at once.
+    row = {"num_pairs": 2000, "worst_shortfall": 1.05 * margin(2000)}
+    assert summary._beyond_chance([row]) == 1
+    assert summary._beyond_chance([row] * 5) == 0
 
 
-def test_the_page_asks_for_nothing_from_outside(runs, tmp_path):
-    write_report(runs, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "default-src 'none'" in page
-    assert "<script" not in page
-    links = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", page)
+def test_few_pairs_are_not_trusted(demo):
+    runs = demo.runs.assign(num_pairs=64)
+    kinds = {c.method: c for c in summary.cells(dataclasses.replace(demo, runs=runs))}
+    assert kinds["bnre"].kind == "not enough test pairs"
+    assert not kinds["bnre"].trusted
+
+
+def test_settings_are_kept_apart():
+    results = synthetic_results(
+        ("slcp",), ("nre", "calnre"), (1024,), (0,), training=({"weight": 1.0}, {"weight": 5.0})
+    )
+    names = {cell.name for cell in summary.cells(results)}
+    assert names == {"NRE (weight 0)", "CalNRE (weight 1)", "CalNRE (weight 5)"}
+
+
+# ---- What is missing is said
+
+
+def test_failed_runs_are_counted_and_explained(tmp_path):
+    reason = "non-finite loss in `penalty`, epoch 12"
+    results = synthetic_results(
+        ("slcp",),
+        ("nre", "calnre"),
+        (1024,),
+        (0, 1, 2),
+        failed=[({"method": "calnre", "seed": 2}, reason)],
+    )
+    page = page_of(results, tmp_path)
+    assert "2 of 3 seeds" in page
+    assert reason in html.unescape(re.search(r'<table id="unfinished">.*?</table>', page, re.S)[0])
+    assert "snapshot while running" not in page
+
+
+def test_a_snapshot_says_so(seeds, tmp_path):
+    states = {
+        0: ("running", "secrethost pid 4711, epoch 3 of 20"),
+        1: ("interrupted", "epoch 7 of 20"),
+        2: ("left", None),
+    }
+    page = page_of(with_states(seeds, states), tmp_path)
+    assert "snapshot while running: 9 of 12" in page
+    assert "secrethost" not in page
+    assert "pid 4711" not in page
+    assert "epoch 3 of 20" in page
+    assert "not begun" in page
+
+
+def test_nothing_finished_is_still_a_page(seeds, tmp_path):
+    states = {number: ("failed", "worker died") for number in range(len(seeds.runs))}
+    page = page_of(with_states(seeds, states), tmp_path)
+    assert "No run is finished yet" in page
+    assert "worker died" in page
+
+
+def test_no_runs_at_all_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no runs to report"):
+        write_report(empty_results(), tmp_path / "report.html")
+
+
+# ---- The page
+
+
+def test_the_order_of_the_page(demo, tmp_path):
+    page = page_of(demo, tmp_path)
+    parts = ["<h1", 'id="verdict"', 'id="coverage"', '<table id="table"', 'id="tradeoff"']
+    parts += [
+        'id="problems"',
+        'id="training"',
+        'id="ranks"',
+        'id="unfinished-title"',
+        'id="made-title"',
+    ]
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+    assert page.count("<h1") == 1
+    assert '<html lang="en"' in page
+    assert page.index("<noscript>") < page.index("<svg") < page.index("</noscript>")
+
+
+def test_the_page_asks_for_nothing_from_outside(demo, tmp_path):
+    page = page_of(demo, tmp_path)
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)', page)[1])
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert "script-src 'unsafe-inline'" not in policy
+    visible = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    links = re.findall(r"""\s(?:src|href)\s*=\s*["']([^"']*)""", visible)
+    assert links
     assert all(link.startswith(("#", "data:")) for link in links)
 
 
-def test_the_same_runs_give_the_same_bytes(runs, tmp_path):
-    write_report(runs, tmp_path / "a.html")
-    write_report(runs, tmp_path / "b.html")
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def test_the_library_is_the_one_we_know():
+    folder = resources.files("prudent.reports").joinpath("vendor")
+    assert (
+        hashlib.sha256(folder.joinpath("plotly-basic.min.js").read_bytes()).hexdigest() == PLOTLY
+    )
+    assert "MIT" in folder.joinpath("plotly-LICENSE.txt").read_text()
 
 
-def test_text_from_runs_stays_text(tmp_path):
-    run = make_run(tmp_path)
-    evil = "<img src=x onerror=alert(1)>$title"
-    run = dataclasses.replace(run, timing={**run.timing, "versions": {"torch": evil}})
-    write_report([run], tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "<img" not in page
-    assert evil in html.unescape(page)
+def test_our_script_makes_no_markup_from_text():
+    folder = resources.files("prudent.reports").joinpath("templates/report")
+    scripts = [part.read_text() for part in folder.iterdir()]
+    assert len(scripts) == len(SCRIPTS)
+    script = "".join(scripts)
+    for danger in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    ):
+        assert danger not in script
 
 
-def test_missing_numbers_show_as_a_dash(tmp_path):
-    run = make_run(tmp_path, log_posterior=None, log_posterior_error=None)
-    assert "- ± -" in rows([run])[0]
+def test_the_same_store_gives_the_same_bytes(demo, tmp_path):
+    first = page_of(demo, tmp_path)
+    shuffled = dataclasses.replace(demo, runs=demo.runs.iloc[::-1].reset_index(drop=True))
+    assert page_of(demo, tmp_path) == first
+    assert page_of(shuffled, tmp_path) == first
+
+
+def test_identifiers_are_unique(demo, tmp_path):
+    visible = re.sub(r"<script.*?</script>", "", page_of(demo, tmp_path), flags=re.S)
+    found = re.findall(r'\sid="([^"]+)"', visible)
+    assert len(found) == len(set(found))
+
+
+def test_every_text_stays_text(tmp_path):
+    page = page_of(hostile_results(), tmp_path, directory=PAYLOADS[0])
+    data = data_of(page)
+    kept = json.dumps(data, ensure_ascii=False)
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    for payload in PAYLOADS:
+        assert json.dumps(payload, ensure_ascii=False)[1:-1] in kept
+        assert payload in html.unescape(outside)
+    for tag in ("<img", "<svg onload", "<!--", "<b>"):
+        assert tag not in outside
+    assert page.count("<script") == page.count("</script>") == 3
+
+
+def test_a_reason_of_a_megabyte_is_kept_once_in_the_data(demo, tmp_path):
+    reason = "x" * 2**20
+    page = page_of(with_states(demo, {0: ("failed", reason)}), tmp_path)
+    assert data_of(page)["runs"]["error"][0] == reason
+    assert len(page) < len(page_of(demo, tmp_path)) + 2.1 * 2**20
+
+
+def test_nothing_private_is_in_the_page(demo, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2hunter2")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    runs = demo.runs.assign(path="/home/somebody/work/" + demo.runs["run"])
+    hidden = with_states(
+        dataclasses.replace(demo, runs=runs),
+        {0: ("failed", "could not write /home/somebody/work/runs/x: disk quota exceeded.")},
+    )
+    page = page_of(hidden, tmp_path, directory="/home/somebody/work/mine")
+    assert "mine/RUN/config.json" in page
+    for secret in ("hunter2hunter2", "somebody"):
+        assert secret not in page
+    assert private("no space in /home/other/x: 3 MB free") == "no space in ~/x: 3 MB free"
+
+
+def test_twelve_hundred_runs_stay_small(tmp_path):
+    results = synthetic_results(
+        ("slcp", "weinberg", "mg1", "lotka_volterra", "spatial_sir", "two_moons"),
+        METHODS,
+        [2**power for power in range(9, 17)],
+        range(5),
+    )
+    assert len(results.runs) == 1200
+    long = pd.concat(
+        [results.history.assign(epoch=results.history["epoch"] + 20 * k) for k in range(5)]
+    )
+    start = time.perf_counter()
+    page = page_of(dataclasses.replace(results, history=long), tmp_path)
+    assert time.perf_counter() - start < 60
+    assert len(page) < 15e6 / 2
+    assert "every 2-th epoch" in page or data_of(page)["history"]["step"] == 1
+
+
+def test_a_demonstration_is_below_five_megabytes(demo, tmp_path):
+    assert len(page_of(demo, tmp_path).encode()) < 5e6 / 2
+
+
+# ---- The command
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("stores") / "smoke"
+    write_store(root, ("slcp",), ("nre", "calnre"), (512,), (0,))
+    write_failure(root, RunConfig("slcp", "npe", 512), "worker died, signal 9")
+    return root
+
+
+def test_the_command_writes_the_page(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(store.parent)
+    output = tmp_path / "page.html"
+    done = CliRunner().invoke(cli, ["report", "smoke", "-o", str(output)], catch_exceptions=False)
+    assert f"Report: {output} (2 of 3 runs finished)" in done.output
+    page = output.read_text()
+    assert "prudent report smoke -o report.html" in page
+    assert "worker died, signal 9" in page
+    assert str(store.parent) not in page
+    assert len(data_of(page)["runs"]["run"]) == 3
+
+
+def test_the_page_is_that_of_the_tables(store, tmp_path):
+    results = load_results(store)
+    found = data_of(page_of(results, tmp_path))
+    methods = [one["name"] for one in found["methods"]]
+    assert sorted(methods) == ["calnre", "npe", "nre"]
+    verdicts = {run.config.identity: run_verdict(run) for run in load_runs(store)}
+    words = dict(zip(found["runs"]["run"], found["runs"]["words"], strict=True))
+    assert {run: word for run, word in words.items() if word} == verdicts
+
+
+def test_the_command_draws_figures(store, tmp_path):
+    folder = tmp_path / "figures"
+    arguments = ["report", str(store), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]
+    done = CliRunner().invoke(cli, [*arguments, "--format", "svg,pdf"], catch_exceptions=False)
+    assert (folder / "coverage.svg").read_text().lstrip().startswith("<")
+    assert (folder / "coverage.pdf").read_bytes().startswith(b"%PDF")
+    assert "not drawn: sbc" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "no directory nowhere"),
+        (["."], "no finished runs"),
+        (["STORE", "--format", "gif"], "expected some of png,svg,pdf"),
+        (["STORE", "--dpi", "0"], "expected 10 to 2400"),
+        (["STORE", "-o", "/proc/nowhere/page.html"], "cannot make /proc/nowhere"),
+    ],
+)
+def test_mistakes_are_one_sentence(store, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    given = [str(store) if one == "STORE" else one for one in arguments]
+    with pytest.raises(InputError, match=re.escape(message)):
+        CliRunner().invoke(cli, ["report", *given], catch_exceptions=False, standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_replaced_stays(store, tmp_path):
+    taken = tmp_path / "page.html"
+    taken.mkdir()
+    with pytest.raises(StoreError, match="could not write"):
+        CliRunner().invoke(cli, ["report", str(store), "-o", str(taken)], catch_exceptions=False)
+    assert taken.is_dir()
+    assert list(tmp_path.iterdir()) == [taken]
+
+
+def test_a_page_that_fails_leaves_the_old_one(demo, tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    monkeypatch.setattr("prudent.reports.html._policy", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(demo, path)
+    assert path.read_text() == "old"
+
+
+def test_no_browser_without_a_screen(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("webbrowser.open", lambda _: pytest.fail("opened"))
+    arguments = ["report", str(store), "-o", str(tmp_path / "r.html"), "--open"]
+    assert "open " in CliRunner().invoke(cli, arguments, catch_exceptions=False).output
+
+
+# ---- The table for terminals
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_the_table_fits_the_terminal(runs, width):
-    lines = text(runs, width).splitlines()
+def test_the_table_fits_the_terminal(store, width):
+    lines = text(load_runs(store), width).splitlines()
     assert len(lines) == 3
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(COLUMNS[0])
 
 
-def test_figures_need_no_global_state(runs):
-    import matplotlib as mpl
-
-    before = dict(mpl.rcParams)
-    figure = coverage_figure(runs)
-    assert svg(figure).startswith("<svg")
-    assert png(figure).startswith(b"\x89PNG")
-    assert dict(mpl.rcParams) == before
-    labels = [item.get_text() for item in figure.axes[0].get_legend().get_texts()]
-    assert labels == ["NRE", "CalNRE"]
+def test_missing_numbers_show_as_a_dash(store):
+    run = load_runs(store)[0]
+    empty = dataclasses.replace(
+        run, metrics={**run.metrics, "log_posterior": None, "log_posterior_error": None}
+    )
+    assert "- ± -" in rows([empty])[0]
 
 
-def test_training_curves_of_few_runs(runs, tmp_path):
-    write_report(runs, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<details>") == 2
-    identifiers = re.findall(r' id="([^"]+)"', page)
-    assert len(identifiers) == len(set(identifiers))
-    write_report(runs * 7, tmp_path / "many.html")
-    assert "Not drawn for more than 12 runs" in (tmp_path / "many.html").read_text()
+def test_a_run_is_judged_by_its_curve(store):
+    run = load_runs(store)[0]
+    import torch
+
+    curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
+    assert run_verdict(run) == verdict(Coverage(**curves, num_pairs=2000), run.metrics)

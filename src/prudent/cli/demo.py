@@ -10,7 +10,6 @@ import click
 from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, say, show
 from prudent.extras import require
-from prudent.files import write_atomic
 
 
 @click.command()
@@ -28,6 +27,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     """
     from prudent.experiments.demo import configs
 
+    require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
     root = Path(output)
     runs = configs(seed)
@@ -41,13 +41,14 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     from prudent.experiments.runner import run_all
 
     finished = run_all(runs, root, progress=False if quiet else None)
-    from prudent.reports.html import run_verdict, write_report
-    from prudent.reports.tables import text
+    from prudent.experiments import load_results
+    from prudent.reports.figures import draw, save
+    from prudent.reports.html import write_report
+    from prudent.reports.tables import run_verdict, text
 
-    write_report(finished, root / "report.html")
-    from prudent.reports.figures import coverage_figure, png
-
-    write_atomic(root / "coverage.png", png(coverage_figure(finished)))
+    results = load_results(root)
+    write_report(results, root / "report.html", directory=root)
+    save(draw("coverage", results), root / "coverage.png", dpi=150)
     show(text(finished, shutil.get_terminal_size().columns) + "\n")
     for run in finished:
         show(f"{run.config}: {run_verdict(run)}")

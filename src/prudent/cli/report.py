@@ -2,28 +2,103 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Any
+
 import click
 
-from prudent.cli.options import debug
-from prudent.cli.output import show
+from prudent.cli.options import EXIT_CODES, debug
+from prudent.cli.output import check_writable, say, show
+from prudent.errors import InputError
+from prudent.extras import require
 
 
-@click.command()
-@click.argument("runs", type=click.Path(exists=True, file_okay=False))
+@click.command(epilog=EXIT_CODES)
+@click.argument("runs", type=click.Path())
 @click.option("-o", "--output", default="report.html", help="The file to write.")
+@click.option("--figures", type=click.Path(), help="Also write every figure to this directory.")
+@click.option("--format", "formats", default="png", help="Of the figures: png,svg,pdf.")
+@click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
+@click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
 @debug
-def report(runs: str, output: str) -> None:
-    """Write one HTML page about all finished runs in the directory RUNS.
+def report(
+    runs: str, output: str, figures: str | None, formats: str, dpi: int, show_it: bool
+) -> None:
+    """Write one HTML page about all runs in the directory RUNS.
+
+    The page says which method can be trusted at which budget and what it costs.
+    It is one file without links to anywhere, and can be sent.
 
     \b
     Examples:
       prudent report runs/demo
-      prudent report runs/first -o first.html
+      prudent report runs/first -o first.html --open
+      prudent report runs/smoke --figures figures --format png,svg
     """
-    from prudent.experiments.store import load_runs
+    require("pandas", "report", "reports")
+    require("matplotlib", "report", "figures")
+    endings = _endings(formats, dpi)
+    for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
+        check_writable(directory)
+    from prudent.experiments import load_results
 
-    found = load_runs(runs)
+    results = load_results(runs)
     from prudent.reports.html import write_report
 
-    write_report(found, output)
-    show(f"Report: {output} ({len(found)} finished {'run' if len(found) == 1 else 'runs'})")
+    _make(Path(output).parent)
+    write_report(results, output, directory=runs)
+    done = int((results.runs["state"] == "done").sum())
+    show(f"Report: {output} ({done:,} of {len(results.runs):,} runs finished)")
+    if figures is not None:
+        _write_figures(results, Path(figures), endings, dpi)
+    if show_it:
+        _open(Path(output))
+
+
+def _endings(formats: str, dpi: int) -> list[str]:
+    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
+    unknown = [part for part in endings if part not in ("png", "svg", "pdf")]
+    if unknown or not endings:
+        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    if not 10 <= dpi <= 2400:
+        raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
+    return endings
+
+
+def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) -> None:
+    """Draw all that the store has data for, and say what it has none for."""
+    from prudent.reports.figures import FIGURES, draw, save
+
+    _make(directory)
+    written, left_out = 0, []
+    for name in FIGURES:
+        try:
+            figure = draw(name, results)
+        except InputError as error:
+            left_out.append(f"{name} ({error})")
+            continue
+        for ending in endings:
+            save(figure, directory / f"{name}.{ending}", dpi)
+            written += 1
+    show(f"Figures: {directory} ({written} files)")
+    for text in left_out:
+        say(f"not drawn: {text}", quiet=False)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {directory}: {error.strerror}.") from error
+
+
+def _open(page: Path) -> None:
+    """Open a browser where there is a screen."""
+    graphical = sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if not graphical or not webbrowser.open(page.resolve().as_uri()):
+        say(f"no browser can be opened here; open {page} yourself.", quiet=False)

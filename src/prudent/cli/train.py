@@ -88,8 +88,7 @@ def train(
     check_writable(path.parent)
     allow_import(config_.problem, quiet=quiet or as_json)
     run = _run(config_, path, quiet=quiet or as_json)
-    from prudent.reports.html import run_verdict
-    from prudent.reports.tables import text
+    from prudent.reports.tables import run_verdict, text
 
     if as_json:
         emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})

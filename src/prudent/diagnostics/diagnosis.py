@@ -22,6 +22,7 @@ from prudent.diagnostics.expected_coverage import (
     measure,
 )
 from prudent.diagnostics.local import LocalCoverage, local_coverage
+from prudent.diagnostics.picture import picture
 from prudent.diagnostics.rank_tests import RankTests, rank_tests
 from prudent.diagnostics.verdict import verdict
 from prudent.errors import InputError
@@ -127,6 +128,10 @@ class Diagnosis:
         if self.local is not None:
             values |= {"local_p_value": self.local.p_same, "num_wrong": len(self.local.wrong)}
         return values
+
+    def plot(self) -> Any:
+        """The coverage curve, and SBC and TARP if asked for, as a matplotlib figure."""
+        return picture(self)
 
     def __str__(self) -> str:
         rows = [

@@ -10,7 +10,8 @@ table        columns
              (``num_test threads device thorough`` and :class:`prudent.training.Options`, by name),
              the metrics (:class:`prudent.diagnostics.Diagnosis`, by name),
              ``num_simulations_excluded``, ``simulate_seconds train_seconds diagnose_seconds``,
-             ``error`` (why it failed, or how far it is) and ``path``
+             ``prudent_version torch_version python_version``, ``error`` (why it failed, or how
+             far it is) and ``path``
 ``curves``   one row per credibility level: ``level coverage lower upper``
 ``history``  one row per epoch: ``member epoch loss validation_loss`` and what else was recorded
 ``ranks``    thorough runs: ``test`` (``sbc`` or ``tarp``), ``parameter level value lower upper
@@ -152,7 +153,8 @@ def _keys(config: RunConfig) -> dict[str, Any]:
 def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.Run]) -> Rows:
     for run in finished:
         times = {f"{name}_seconds": value for name, value in run.timing["seconds"].items()}
-        facts = {**_facts(run.config, "done"), **run.metrics, **times}
+        versions = {f"{k}_version": value for k, value in run.timing["versions"].items()}
+        facts = {**_facts(run.config, "done"), **run.metrics, **times, **versions}
         yield {**facts, "error": None, "path": str(run.path)}
     known = {run.config.identity for run in finished}
     for one in planned:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
+from prudent.diagnostics import Coverage, verdict
 from prudent.experiments.store import Run
 
-__all__ = ["COLUMNS", "rows", "text"]
+__all__ = ["COLUMNS", "duration", "rows", "run_verdict", "text"]
 
 COLUMNS = (
     "problem",
@@ -36,7 +39,7 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
             f"{_number(run.metrics.get('log_posterior_error'), '.2f')}",
             _number(run.metrics.get("log_prior"), ".2f"),
             f"{run.metrics['num_pairs']:,}",
-            f"{run.timing['seconds']['train']:.0f} s",
+            duration(run.timing["seconds"]["train"]),
         ]
         for run in runs
     ]
@@ -57,6 +60,28 @@ def text(runs: Sequence[Run], width: int = 100) -> str:
         for row in table
     ]
     return "\n".join(lines)
+
+
+def run_verdict(run: Run) -> str:
+    """The coverage of a stored run in words."""
+    curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
+    return verdict(Coverage(**curves, num_pairs=run.metrics["num_pairs"]), run.metrics)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(0.4), duration(42.4), duration(200), duration(5400)
+    ('0.4 s', '42 s', '3 min 20 s', '1 h 30 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _number(value: object, form: str) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from prudent.reports.figures.saving import png as png
     from prudent.reports.figures.saving import save as save
     from prudent.reports.figures.saving import svg as svg
-    from prudent.reports.figures.stored import coverage_figure as coverage_figure
 
 __all__ = [
     "FIGURES",
@@ -29,7 +28,6 @@ __all__ = [
     "LABELS",
     "STYLES",
     "Entry",
-    "coverage_figure",
     "draw",
     "get",
     "names",
@@ -45,7 +43,6 @@ __getattr__, __dir__ = attach(
         "FIGURES": "registry",
         "FORMATS": "saving",
         "Entry": "registry",
-        "coverage_figure": "stored",
         "draw": "registry",
         "get": "registry",
         "names": "registry",

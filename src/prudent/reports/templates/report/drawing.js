@@ -1,0 +1,73 @@
+// Drawing what is in view, and no more.
+
+const plots = new Map();
+// Named one by one, because Plotly's own list has a button that sends the figure to a server.
+const BUTTONS = ["zoomIn2d", "zoomOut2d", "resetScale2d", "zoom2d", "pan2d"];
+const CONFIG = { displaylogo: false, responsive: false, modeBarButtons: [BUTTONS], plotlyServerURL: "", typesetMath: false };
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const plot = plots.get(target);
+    if (!plot) continue;
+    plot.visible = isIntersecting;
+    if (isIntersecting && plot.stale) paint(plot);
+  }
+}, { rootMargin: "300px" });
+
+function addPlot(node, build) {
+  const canvas = element("div", { className: "canvas", role: "figure" });
+  const bar = element("p", { className: "downloads" });
+  const plot = { node, canvas, bar, build, stale: true, visible: false };
+  for (const kind of ["SVG", "PNG", "CSV"]) {
+    bar.append(element("button", { type: "button", textContent: kind, title: `Download the ${kind === "CSV" ? "data" : "figure"} as ${kind}`, onclick: () => download(plot, kind.toLowerCase()) }));
+  }
+  node.append(canvas);
+  node.after(bar);
+  plots.set(node, plot);
+  watcher.observe(node);
+  return plot;
+}
+
+function paint(plot) {
+  const width = printing ? PRINT_WIDTH : plot.node.clientWidth;
+  const made = plot.build(width);
+  plot.stale = false;
+  plot.made = made;
+  plot.node.classList.toggle("empty", Boolean(made.empty));
+  plot.bar.hidden = Boolean(made.empty);
+  if (made.empty) {
+    Plotly.purge(plot.canvas);
+    plot.canvas.textContent = made.empty;
+    plot.canvas.setAttribute("aria-label", made.empty);
+    return;
+  }
+  if (!plot.canvas.classList.contains("js-plotly-plot")) plot.canvas.textContent = "";
+  plot.canvas.setAttribute("aria-label", made.alt);
+  Plotly.react(plot.canvas, made.traces, made.layout, CONFIG).then(() => {
+    if (!performance.getEntriesByName("first-plot").length) performance.mark("first-plot");
+  });
+}
+
+function repaint({ all = false } = {}) {
+  for (const plot of plots.values()) {
+    plot.stale = true;
+    if (all || plot.visible) paint(plot);
+  }
+}
+
+function showProblems() {
+  const box = $("problems");
+  const wanted = unique(chosen().filter(isDone).map((i) => data.problems[runs.problem[i]]));
+  const present = [...box.children].map((part) => part.dataset.problem);
+  if (wanted.join("\n") === present.join("\n")) return;
+  for (const [node] of plots) if (box.contains(node)) { watcher.unobserve(node); plots.delete(node); }
+  box.replaceChildren();
+  for (const problem of wanted) {
+    const node = element("div", { className: "plot" });
+    node.dataset.name = `budgets-${problem}`;
+    const part = element("div", {}, element("h3", { textContent: problem }), node);
+    part.dataset.problem = problem;
+    box.append(part);
+    addPlot(node, (width) => trendsPlot(problem, width));
+  }
+  if (!wanted.length) box.append(element("p", { textContent: "No finished run with these filters." }));
+}
