@@ -6,6 +6,8 @@ import html
 import json
 import math
 import re
+import shutil
+import sys
 import time
 from importlib import resources
 
@@ -15,6 +17,7 @@ from browser.payloads import PAYLOADS, hostile_results
 from click.testing import CliRunner
 from stores import METHODS, empty_results, synthetic_results, write_failure, write_store
 
+from faults import CRASHED, fault_points
 from prudent.cli.entry import cli
 from prudent.diagnostics import Coverage, verdict
 from prudent.diagnostics.verdict import margin
@@ -445,6 +448,24 @@ def test_a_page_that_fails_leaves_the_old_one(demo, tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         write_report(demo, path)
     assert path.read_text() == "old"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_a_kill_leaves_the_old_page_or_the_new_one(demo, tmp_path):
+    page, whole = tmp_path / "pages" / "report.html", tmp_path / "whole.html"
+    write_report(demo, whole)
+    seen = set()
+
+    def prepare():
+        shutil.rmtree(page.parent, ignore_errors=True)
+        page.parent.mkdir()
+        page.write_text("old")
+
+    for _, code in fault_points(prepare, lambda: write_report(demo, page), tmp_path / "log"):
+        assert code == CRASHED
+        assert page.read_bytes() in (b"old", whole.read_bytes())
+        seen.add(page.read_bytes() == b"old")
+    assert True in seen
 
 
 def test_no_browser_without_a_screen(store, tmp_path, monkeypatch):

@@ -14,8 +14,13 @@ import pytest
 from browser.payloads import PAYLOADS, hostile_results
 from stores import METHODS, synthetic_results
 
+from prudent.experiments import load_results
+from prudent.experiments.launch import Means, launch
+from prudent.experiments.status import states
+from prudent.experiments.sweep import read_sweep
 from prudent.reports.html import write_report
 
+SMOKE = Path(__file__).parents[3] / "sweeps" / "smoke.toml"
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -50,6 +55,14 @@ def browser():
         chromium.close()
 
 
+def trained(root):
+    """Real runs: `smoke.toml` on one problem, with one epoch and few test pairs."""
+    changes = ["problem=weinberg", "training.epochs=1", "num_test=32"]
+    plan = read_sweep(SMOKE, changes)
+    launch(plan, root, states(plan.configs, root), Means(workers=2), progress=False)
+    return load_results(root)
+
+
 STORES = {
     "demo": lambda: synthetic_results(("slcp",), ("nre", "bnre", "calnre"), (1024, 4096), (0,)),
     "smoke": lambda: synthetic_results(
@@ -78,7 +91,7 @@ def stores(tmp_path_factory):
     def get(name):
         if name not in made:
             path = tmp_path_factory.mktemp("pages") / f"{name}.html"
-            results = STORES[name]()
+            results = STORES[name]() if name in STORES else trained(path.with_suffix(""))
             write_report(results, path, directory=f"runs/{name}")
             made[name] = results, path
         return made[name]
@@ -165,14 +178,17 @@ def scroll_through(page):
 # ---- What it shows
 
 
-def test_it_loads_in_silence_and_draws_all_plots(visit):
-    page = visit("smoke")
+@pytest.mark.parametrize(
+    ("name", "number"), [("smoke", 6), ("trained", 5)]
+)  # with and without SBC
+def test_it_loads_in_silence_and_draws_all_plots(visit, name, number):
+    page = visit(name)
     scroll_through(page)
     drawn = page.evaluate("[...document.querySelectorAll('.plot .main-svg')].length")
     plots = page.evaluate(
         "[...document.querySelectorAll('.plot')].filter(p => p.offsetParent).length"
     )
-    assert plots == 6
+    assert plots == number
     assert drawn >= plots
     assert page.locator("h1").count() == 1
 
