@@ -1,6 +1,7 @@
 """Sweep files: grids, mistakes, limits, names; nothing is run here."""
 
 import dataclasses
+import json
 import resource
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
 from prudent.training import Options
 
+IDENTITIES = json.loads(Path(__file__).with_name("identities.json").read_text())
 BASE = "problem = 'slcp'\nmethod = 'nre'\nbudget = 64\n"
 
 
@@ -62,6 +64,11 @@ class TestGrid:
         )
         assert len(found.configs) == 1
         assert found.num_duplicates == 3
+
+    @pytest.mark.parametrize(("settings", "identity"), IDENTITIES)
+    def test_identities_stay(self, settings, identity):
+        """Who changes these changes the name of every run that people have."""
+        assert RunConfig.from_settings(settings).identity == identity
 
     def test_the_spelling_of_a_number_is_not_part_of_the_identity(self):
         def identity(weight):
