@@ -42,13 +42,14 @@ lint: venv
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto
+	$(MAKE) docs
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py
 
 docs: $(VENV)/.stamp-docs
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build
-	@echo "Documentation: docs/_build/index.html"
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
+	@echo "Documentation: docs/_build/html/index.html"
 
 clean:
 	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache

@@ -6,12 +6,15 @@ import logging
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from tqdm.auto import tqdm
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # a notebook without widgets gets a plain bar
+    from tqdm.auto import tqdm
 
-__all__ = ["Progress", "Reporter"]
+__all__ = ["Progress", "Reporter", "tqdm"]
 
 Reporter = bool | None | Callable[[dict[str, Any]], None]
 

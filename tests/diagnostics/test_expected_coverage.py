@@ -336,7 +336,7 @@ def test_the_prior_as_posterior_lies_on_the_diagonal():
         theta = prior.sample((1000,))
         same = Conditional(lambda x, prior=prior: prior.expand((len(x),)), prior)
         result = prudent.diagnose(same, theta, torch.zeros(1000, 1), progress=False)
-        assert result.method == ("grid" if dim == 2 else "samples")
+        assert result.computed_by == ("grid" if dim == 2 else "samples")
         assert (result.coverage.curve - result.coverage.levels).abs().max() < margin(1000)
         assert result.log_posterior == pytest.approx(result.log_prior, abs=1e-4)
         assert result.information_gain == pytest.approx(0.0, abs=1e-4)
@@ -476,5 +476,5 @@ def test_a_prior_on_one_value_each_is_a_box():
     estimator = Conditional(lambda x: prior.expand((len(x),)), prior)
     theta = prior.sample((50,))
     result = prudent.diagnose(estimator, theta, torch.zeros(50, 1), progress=False)
-    assert result.method == "grid"
+    assert result.computed_by == "grid"
     assert result.leakage == pytest.approx(0.0, abs=1e-5)

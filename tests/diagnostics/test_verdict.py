@@ -31,7 +31,7 @@ def test_verdicts_on_the_gaussian(dim, widen, shift, words, ratio):
     estimator = gaussian(widen, dim, shift, normalized=not ratio, log_scale=3.0 * ratio)
     result = prudent.diagnose(estimator, theta, x, progress=False)
     assert result.verdict.startswith(words)
-    assert result.method == ("importance" if ratio else "samples")
+    assert result.computed_by == ("importance" if ratio else "samples")
     # Four standard errors.
     bias = torch.tensor(result.posterior_bias) / torch.tensor(result.posterior_bias_error)
     assert bool((bias.abs() < 4).all()) == (shift == 0.0)
@@ -46,7 +46,7 @@ def test_verdicts_on_exact_posteriors(name, shift):
         number = NUM_PAIRS if words.startswith("calibrated") else NUM_WRONG
         estimator = wrong(name, widen, moved)
         result = prudent.diagnose(estimator, theta[:number], x[:number], progress=False)
-        assert result.method == "grid"
+        assert result.computed_by == "grid"
         assert result.verdict.startswith(words), (name, widen, moved)
         if widen == 1.0 and not moved:
             # Half of the posteriors of `slcp` are ridges around an axis, some of them very thin.

@@ -30,11 +30,23 @@ def single_numpy(theta, rng):
     return float(theta[0]) + float(theta[1]) + 0.1 * rng.normal(size=3)
 
 
+def single_numpy_functions(theta, rng):
+    """Numpy takes tensors here, but says that it will not for ever."""
+    return np.exp(np.log(theta[0] + theta[1])) * np.ones(3) + 0.1 * rng.normal(size=3)
+
+
 def with_generator(theta, generator):
     return theta.sum(1, keepdim=True) + 0.1 * torch.randn(len(theta), 3, generator=generator)
 
 
-KINDS = [batched_torch, single_torch, batched_numpy, single_numpy, with_generator]
+KINDS = [
+    batched_torch,
+    single_torch,
+    batched_numpy,
+    single_numpy,
+    single_numpy_functions,
+    with_generator,
+]
 
 
 @pytest.mark.parametrize("simulator", KINDS)

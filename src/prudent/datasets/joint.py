@@ -165,8 +165,10 @@ def _refuse_non_finite(name: str, value: Tensor) -> None:
         return
     bad = ~finite
     row = int(bad.nonzero()[0])
+    # Left out beforehand they would bias a ratio, whose marginal is over all theta.
+    hint = 'Pass invalid="exclude" to prudent.fit.' if name == "x" else "Draw them anew."
     num_nan = int(value.isnan().flatten(1).any(dim=1).sum())
     raise DataError(
         f"{int(bad.sum()):,} of {len(value):,} rows of `{name}` are not finite in float32 "
-        f"({num_nan:,} hold NaN); the first is row {row}. Remove or repair those simulations."
+        f"({num_nan:,} hold NaN); the first is row {row}. {hint}"
     )

@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tqdm.auto import tqdm
-
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.progress import LOG_SECONDS, Reporter
+from prudent.progress import LOG_SECONDS, Reporter, tqdm
 
 __all__ = ["View", "duration"]
 

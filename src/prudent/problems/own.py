@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,10 +66,13 @@ def custom(
         for as_numpy in (False, True):
             run = _batch(call, as_numpy=as_numpy, take_batch=take_batch)
             try:
-                # Two sizes: an x of two numbers could pass for a batch of two.
-                x = run(theta[:2], trial)
-                if take_batch:
-                    run(theta, trial)
+                with warnings.catch_warnings():
+                    # Numpy takes tensors for a while still, but complains.
+                    warnings.simplefilter("error", DeprecationWarning)
+                    # Two sizes: an x of two numbers could pass for a batch of two.
+                    x = run(theta[:2], trial)
+                    if take_batch:
+                        run(theta, trial)
             except Exception as error:
                 failures.append(f"{type(error).__name__}: {error}".splitlines()[0])
                 continue

@@ -1,0 +1,209 @@
+"""Parts of pages that are made from the code at build time, so that they cannot drift.
+
+A line ``% generated: NAME`` of a page is replaced by what the function of that name returns, as
+Markdown. A notebook gets a hidden first cell that makes its figures vector graphics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import click
+
+from prudent.cli.entry import cli
+from prudent.cli.options import EXIT_CODES
+from prudent.diagnostics import Diagnosis
+from prudent.experiments.config import RunConfig
+from prudent.experiments.engines.slurm import Job
+from prudent.experiments.grid import RUN_KEYS, TRAINING_KEYS
+from prudent.problems import DESCRIPTIONS
+from prudent.training.methods import METHODS
+from prudent.training.options import CHOICES, PRESETS, Options
+
+BENCH = Path(__file__).parents[2] / "bench" / "results.json"
+MARKER = re.compile(r"^% generated: (\w+)$", re.MULTILINE)
+NOTEBOOK = re.compile(r"\A---\n.*?file_format: mystnb.*?\n---\n", re.DOTALL)
+FIRST_CELL = """
+```{code-cell} ipython3
+:tags: [remove-cell]
+
+%config InlineBackend.figure_formats = ["svg"]
+import warnings
+
+# Bars are off here, so nothing is lost without the widgets that tqdm asks for.
+warnings.filterwarnings("ignore", "IProgress not found")
+```
+"""
+
+
+def commands() -> str:
+    """The help of every command."""
+    group = cli.make_context("prudent", [], terminal_width=80, resilient_parsing=True)
+    parts = [_help("prudent", group)]
+    for name in cli.list_commands(group):
+        command = cli.commands[name]
+        context = command.make_context(
+            name, [], parent=group, terminal_width=80, resilient_parsing=True
+        )
+        parts.append(_help(f"prudent {name}", context))
+    return "\n".join(parts)
+
+
+def _help(title: str, context: click.Context) -> str:
+    return f"## `{title}`\n\n```text\n{context.get_help()}\n```\n"
+
+
+def exit_codes() -> str:
+    """What the commands return."""
+    codes = re.findall(
+        r"(\d+) ([^,(]+(?:\([^)]*\))?)", EXIT_CODES.removeprefix("Exit codes: ").rstrip(".")
+    )
+    # The last one leaves out the word that the one before it has.
+    full = [(code, re.sub(r"^by ", "interrupted by ", text)) for code, text in codes]
+    return table(("code", "meaning"), full)
+
+
+def run_keys() -> str:
+    """The plain keys of a file."""
+    told = arguments(RunConfig)
+    rows = [(f"`{key}`", _default(value), told[key]) for key, value in RUN_KEYS.items()]
+    return table(("key", "default", "meaning"), rows)
+
+
+def training_keys() -> str:
+    """The keys of the table ``[training]``."""
+    told = {
+        "preset": f"Settings to begin from: {' '.join(PRESETS)}.",
+        **Options.descriptions(),
+    }
+    rows = []
+    for key, value in TRAINING_KEYS.items():
+        known = " ".join(f"`{choice}`" for choice in CHOICES.get(key, ()))
+        rows.append((f"`{key}`", _default(value), told[key], known))
+    return table(("key", "default", "meaning", "choices"), rows)
+
+
+def slurm_keys() -> str:
+    """The keys of the table ``[slurm]``."""
+    told, job = arguments(Job), Job()
+    names = [field.name for field in dataclasses.fields(Job)]
+    rows = [(f"`{name}`", _default(getattr(job, name)), told[name]) for name in names]
+    return table(("key", "default", "meaning"), rows)
+
+
+def presets() -> str:
+    """What each preset sets."""
+    rows = [
+        (f"`{name}`", " ".join(f"`{key}={value}`" for key, value in settings.items()))
+        for name, settings in PRESETS.items()
+    ]
+    return table(("preset", "settings"), rows)
+
+
+def methods() -> str:
+    """The table of methods."""
+    rows = [
+        (f"`{name}`", row.description, f"{row.weight:g}" if row.regularizer else "")
+        for name, row in METHODS.items()
+    ]
+    return table(("method", "what it is", "default weight"), rows)
+
+
+def problems() -> str:
+    """The built-in problems."""
+    return table(("problem", "what it is"), [(f"`{k}`", v) for k, v in DESCRIPTIONS.items()])
+
+
+def metrics() -> str:
+    """The scalars of a diagnosis."""
+    told = arguments(Diagnosis)
+    tables = ("coverage", "ranks", "local")
+    return table(
+        ("metric", "meaning"), [(f"`{k}`", v) for k, v in told.items() if k not in tables]
+    )
+
+
+def bench() -> str:
+    """What the benchmark wrote when it was last run."""
+    rows = json.loads(BENCH.read_text())
+    return table(("quantity", "value"), [(key, f"{value:g}") for key, value in rows.items()])
+
+
+def figures() -> str:
+    """All figures, each with the cell that draws it."""
+    from prudent.reports.figures import FIGURES
+
+    parts = []
+    for name, entry in FIGURES.items():
+        # The tables are named in the first cells of the page.
+        source = "thorough" if entry.table in ("ranks", "draws") else "sweep"
+        source = "scan" if name == "overhead" or name.startswith("sensitivity") else source
+        parts.append(
+            f"## `{name}`\n\n**{entry.question}** {entry.reading}\n\n"
+            f'```{{code-cell}} ipython3\ndraw("{name}", {source})\n```\n'
+        )
+    return "\n".join(parts)
+
+
+def arguments(owner: type) -> dict[str, str]:
+    """What the docstring of a class says about its arguments."""
+    found = re.findall(r"^        (\w+): (.*(?:\n {12}.*)*)", owner.__doc__ or "", re.MULTILINE)
+    return {name: plain(" ".join(text.split())) for name, text in found}
+
+
+def plain(text: str) -> str:
+    """Markdown from the little reST that docstrings use."""
+    text = re.sub(r":(class|func|meth|mod):`~?([^`]+)`", r"{py:\1}`\2`", text)
+    return text.replace("``", "`")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines
+    )
+
+
+def _default(value: object) -> str:
+    if value is dataclasses.MISSING:
+        return "needed"
+    if value is None or value == ():
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part
+    for part in (
+        bench,
+        commands,
+        exit_codes,
+        figures,
+        methods,
+        metrics,
+        presets,
+        problems,
+        run_keys,
+        slurm_keys,
+        training_keys,
+    )
+}
+
+
+def fill(text: str) -> str:
+    """A page with its generated parts."""
+    text = MARKER.sub(lambda found: PARTS[found[1]](), text)
+    return NOTEBOOK.sub(lambda found: found[0] + FIRST_CELL, text)
+
+
+def setup(app):
+    def read(app, name, source):
+        source[0] = fill(source[0])
+
+    app.connect("source-read", read)
+    return {"parallel_read_safe": True}
