@@ -6,41 +6,61 @@ takes the one process that does it some time, which is measured here. python ben
 """
 
 import heapq
+import os
 import sys
 import tempfile
 import time
+from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
+from unittest import mock
 
+from prudent.experiments import runner
 from prudent.experiments.attempt import Outcome
+from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.experiments.runner import run_configs
+from prudent.experiments.engines import open_engine
 from prudent.experiments.sweep import read_sweep
 from prudent.experiments.view import duration
 
 CORES = (1, 2, 16, 100, 1000)
 
 
-class Instant:
-    """An engine whose runs take no time: what is left is the runner's own."""
+class Pretended:
+    """A thousand workers, of which one finishes whenever the runner looks."""
 
     capacity = 1000
 
+    def __init__(self):
+        self.open = deque()
+
     def submit(self, function, config, root):
-        future = Future()
-        future.set_result(Outcome("done"))
-        return future
+        self.open.append(Future())
+        return self.open[-1]
 
     def rows(self):
+        if self.open:
+            self.open.popleft().set_result(Outcome("done"))
         return iter(())
 
 
-def seconds_to_hand_out(configs):
-    """Seconds that the runner spends on a run."""
-    with tempfile.TemporaryDirectory() as root:
+def seconds_to_hand_out(number=3000):
+    """Seconds that the runner spends on a run when a thousand are at work."""
+    configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(number)]
+    with tempfile.TemporaryDirectory() as root, mock.patch.object(runner, "POLL_SECONDS", 0.0):
         start = time.perf_counter()
-        run_configs(configs, Path(root), Instant(), lambda row: None)
-        return (time.perf_counter() - start) / len(configs)
+        runner.run_configs(configs, Path(root), Pretended(), lambda row: None)
+        return (time.perf_counter() - start) / number
+
+
+def seconds_per_dask_call(number=1000):
+    """Seconds that an empty call takes on two Dask workers of this machine."""
+    with tempfile.TemporaryDirectory() as scratch, open_engine("dask", 2, Path(scratch)) as engine:
+        engine.submit(os.getpid).result()
+        start = time.perf_counter()
+        for future in [engine.submit(os.getpid) for _ in range(number)]:
+            future.result()
+        return (time.perf_counter() - start) / number
 
 
 def makespan(durations, cores, hand_out):
@@ -55,14 +75,16 @@ def makespan(durations, cores, hand_out):
 
 def main():
     root = Path(__file__).parents[1]
+    hand_out = seconds_to_hand_out()
+    print(f"handing out a run takes {1000 * hand_out:.1f} ms with 1,000 at work")
+    print(f"an empty call on Dask takes {1000 * seconds_per_dask_call():.1f} ms")
     for file in sys.argv[1:] or ("laptop.toml", "conservative.toml"):
         plan = read_sweep(root / "sweeps" / file)
         durations = [seconds(config) for config in plan.configs]
-        hand_out = seconds_to_hand_out(plan.configs)
         total, longest = sum(durations), max(durations)
         name = plan.configs[durations.index(longest)]
         print(f"{file}: {len(durations):,} runs, {duration(total)} of one core in all")
-        print(f"  longest: {name}, {duration(longest)}; {1000 * hand_out:.2f} ms to hand one out")
+        print(f"  longest: {name}, {duration(longest)}")
         for cores in CORES:
             wall = makespan(durations, cores, hand_out)
             print(f"  {cores:>5} cores: {duration(wall):>12}, {total / wall / cores:4.0%} busy")

@@ -1,9 +1,10 @@
 """What a run costs, before it is run: measured seconds per step, and what finished runs took.
 
-The table was measured on one machine (2 cores of x86-64, torch 2.13.0, one thread, other work
-beside it): batches of 128, the shortest of a few epochs, validation included, and where an
-embedding dominates the shortest of all methods. It can be wrong by a factor of two, elsewhere by
-more; finished runs in the same directory correct it.
+The table was measured by ``bench/steps.py`` on one machine (2 cores of x86-64, torch 2.13.0, one
+thread, little else going on): batches of 128, the shortest of a few epochs, validation included,
+and where an embedding dominates the shortest of all methods. Diagnoses of ratios in three
+dimensions differ most between runs. Elsewhere it can be wrong by a factor of two and more;
+finished runs in the same directory correct it.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ class Cost(NamedTuple):
 
 
 TABLE = {
-    ("gaussian", "nre"): Cost(0.016, 0.020, 0.10, 35.0, 1.4),
-    ("gaussian", "npe"): Cost(0.013, 0.042, 0.060, 12.3, 0.2),
-    ("two_moons", "nre"): Cost(0.014, 0.014, 0.138, 15.7, 1.4),
-    ("two_moons", "npe"): Cost(0.014, 0.030, 0.059, 5.2, 0.2),
-    ("slcp", "nre"): Cost(0.016, 0.020, 0.137, 15.1, 1.4),
-    ("slcp", "npe"): Cost(0.014, 0.034, 0.049, 5.2, 0.2),
-    ("weinberg", "nre"): Cost(0.018, 0.019, 0.138, 2.8, 1.4),
-    ("weinberg", "npe"): Cost(0.005, 0.009, 0.013, 0.3, 0.1),
-    ("mg1", "nre"): Cost(0.014, 0.018, 0.173, 188.0, 1.4),
-    ("mg1", "npe"): Cost(0.019, 0.042, 0.067, 25.0, 0.2),
-    ("lotka_volterra", "nre"): Cost(0.099, 0.099, 0.140, 5.2, 0.5),
-    ("lotka_volterra", "npe"): Cost(0.034, 0.039, 0.069, 6.2, 0.7),
-    ("spatial_sir", "nre"): Cost(4.3, 4.3, 4.7, 22.0, 46.0),
-    ("spatial_sir", "npe"): Cost(0.082, 0.108, 0.166, 9.2, 2.1),
-    ("gravitational_waves", "nre"): Cost(7.2, 7.2, 8.0, 24.0, 0.2),
-    ("gravitational_waves", "npe"): Cost(7.2, 7.2, 8.0, 13.0, 0.2),
+    ("gaussian", "nre"): Cost(0.014, 0.016, 0.113, 34.0, 1.4),
+    ("gaussian", "npe"): Cost(0.014, 0.022, 0.040, 1.2, 0.2),
+    ("two_moons", "nre"): Cost(0.014, 0.015, 0.102, 10.3, 1.4),
+    ("two_moons", "npe"): Cost(0.014, 0.029, 0.038, 1.3, 0.2),
+    ("slcp", "nre"): Cost(0.014, 0.014, 0.097, 12.4, 1.4),
+    ("slcp", "npe"): Cost(0.015, 0.031, 0.046, 1.5, 0.2),
+    ("weinberg", "nre"): Cost(0.012, 0.012, 0.087, 1.9, 1.4),
+    ("weinberg", "npe"): Cost(0.006, 0.009, 0.010, 0.2, 0.1),
+    ("mg1", "nre"): Cost(0.014, 0.014, 0.093, 156.0, 1.4),
+    ("mg1", "npe"): Cost(0.017, 0.033, 0.051, 3.0, 0.2),
+    ("lotka_volterra", "nre"): Cost(0.065, 0.065, 0.093, 2.6, 0.5),
+    ("lotka_volterra", "npe"): Cost(0.023, 0.027, 0.057, 1.1, 0.7),
+    ("spatial_sir", "nre"): Cost(2.3, 2.3, 2.3, 10.1, 46.0),
+    ("spatial_sir", "npe"): Cost(0.051, 0.070, 0.094, 1.9, 2.1),
+    ("gravitational_waves", "nre"): Cost(7.4, 7.4, 7.4, 15.5, 0.2),
+    ("gravitational_waves", "npe"): Cost(7.5, 7.5, 7.5, 8.8, 0.2),
 }
 # Seconds for 1,000 simulations; problems that are not here take no time to speak of.
 SIMULATE = {"gravitational_waves": 3.4, "spatial_sir": 0.7, "lotka_volterra": 0.1}

@@ -57,7 +57,7 @@ def browser():
 
 def trained(root):
     """Real runs: `smoke.toml` on one problem, with one epoch and few test pairs."""
-    changes = ["problem=weinberg", "training.epochs=1", "num_test=32"]
+    changes = ["problem=weinberg", "budget=512", "training.epochs=1", "num_test=32"]
     plan = read_sweep(SMOKE, changes)
     launch(plan, root, states(plan.configs, root), Means(workers=2), progress=False)
     return load_results(root)
