@@ -333,3 +333,20 @@ def test_any_name_of_an_output_works(tmp_path, name):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["path"] == name
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred", "a\rb", "bell\a", "[/nope]", "[bold]", "\u202eright"]
+)
+def test_names_do_not_steer_the_terminal(tmp_path, name):
+    prepare(tmp_path, [160])
+    text = (
+        (tmp_path / "my.toml").read_text().replace("mine:problem", f"{json.dumps(name)[1:-1]}:x")
+    )
+    (tmp_path / "my.toml").write_text(text)
+    for arguments in (["--dry-run"], ["--status"], ["-o", "file/x"]):
+        (tmp_path / "file").touch()
+        code, out, err = finish(start(tmp_path, *arguments))
+        assert code in (0, 2)
+        assert not set(out + err) & set("\x1b\r\a\u202e")
+        assert "Traceback" not in err

@@ -12,7 +12,7 @@ import click
 
 from prudent.errors import InputError
 
-__all__ = ["allow_import", "check_writable", "emit", "fail", "say", "show"]
+__all__ = ["allow_import", "check_writable", "emit", "fail", "plain", "say", "show"]
 
 
 def emit(command: str, value: dict[str, Any]) -> None:
@@ -20,8 +20,18 @@ def emit(command: str, value: dict[str, Any]) -> None:
     show(json.dumps({"schema": f"prudent.{command}/1", **value}, allow_nan=False))
 
 
+def plain(text: str) -> str:
+    r"""Text in which nothing steers a terminal.
+
+    >>> plain("a\x1b[31mb\r\n")
+    'a?[31mb?\n'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 def show(text: str) -> None:
     """Show a result; a terminal that cannot show ± gets +/-."""
+    text = plain(text)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -32,12 +42,12 @@ def show(text: str) -> None:
 def say(text: str, *, quiet: bool) -> None:
     """Tell what goes on."""
     if not quiet:
-        click.echo(text, err=True)
+        click.echo(plain(text), err=True)
 
 
 def fail(message: str, code: int) -> NoReturn:
     """End with an error; a script that asked for JSON gets it as JSON too."""
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {plain(message)}", err=True)
     if "--json" in sys.argv:
         show(json.dumps({"error": {"code": code, "message": message}}))
     sys.exit(code)

@@ -142,8 +142,7 @@ def show_failures(failed: list[RunState], root: Path) -> None:
     for reason, number in reasons.most_common(MOST_LISTED):
         first = next(one.config for one in failed if one.note == reason)
         more = f" and {number - 1} more" if number > 1 else ""
-        shown = "".join(c if c.isprintable() else "?" for c in reason)
-        show(f"  failed  {first}{more}: {shown}")
+        show(f"  failed  {first}{more}: {reason}")
         show(f"          details: {store.work(root / first.identity) / 'error.txt'}")
     if len(reasons) > MOST_LISTED:
         show(f"  and {len(reasons) - MOST_LISTED} other reasons")
