@@ -37,6 +37,8 @@ DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
 # Of training curves, and of ranks: more would make the page slow to load.
 MOST_NUMBERS = 500_000
+# Of curves; in a page of very many runs, as many as can be seen.
+DIGITS, FEW_DIGITS, MANY_RUNS = 6, 4, 5000
 
 
 def arranged(results: Results) -> DataFrame:
@@ -130,13 +132,14 @@ def _method(name: str) -> dict[str, str]:
     }
 
 
-def _coverage(curves: DataFrame, order: Iterable[str]) -> dict[str, Any]:
+def _coverage(curves: DataFrame, order: Sequence[str]) -> dict[str, Any]:
     groups = by_run(curves)
+    digits = DIGITS if len(order) <= MANY_RUNS else FEW_DIGITS
     first = next(iter(groups.values()), {"level": ()})
     return {
         "levels": _numbers(first["level"]),
         **{
-            name: [_numbers(groups[run][name]) if run in groups else None for run in order]
+            name: [_numbers(groups[run][name], digits) if run in groups else None for run in order]
             for name in ("coverage", "lower", "upper")
         },
     }
@@ -202,18 +205,18 @@ def _split(columns: Columns, *names: str) -> list[Columns]:
     return [{name: values[mask] for name, values in columns.items()} for mask in masks]
 
 
-def _numbers(values: Iterable[Any]) -> list[float | None]:
-    return [_short(value) for value in values]
+def _numbers(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
+    return [_short(value, digits) for value in values]
 
 
-def _short(value: Any) -> float | None:
-    """Six significant digits; what is no number or not finite is None."""
+def _short(value: Any, digits: int = DIGITS) -> float | None:
+    """Some significant digits; what is no number or not finite is None."""
     if isinstance(value, str | bytes | Mapping | list | tuple) or value is None:
         return None
     number = float(value)
     if not math.isfinite(number):
         return None
-    rounded = float(f"{number:.6g}") if abs(number) < 1e15 and number % 1 else number
+    rounded = float(f"{number:.{digits}g}") if abs(number) < 1e15 and number % 1 else number
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
