@@ -11,7 +11,7 @@ from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 
-__all__ = ["outdated", "set_aside"]
+__all__ = ["outdated", "refuse", "set_aside"]
 
 TRASH = ".trash"
 
@@ -40,22 +40,20 @@ def outdated(configs: Iterable[RunConfig], root: Path) -> list[Path]:
     return found
 
 
-def set_aside(runs: list[Path], root: Path, *, force: bool) -> None:
-    """Refuse to mix results of two simulators; by force, move the old ones away.
-
-    Args:
-        runs: The outdated ones.
-        root: The directory of all runs.
-        force: Move them.
-    """
-    if not runs:
-        return
-    if not force:
+def refuse(runs: list[Path], root: Path) -> None:
+    """Refuse to mix results of two simulators."""
+    if runs:
         raise InputError(
             f"{root} has {len(runs)} runs of a simulator whose file has changed since. Choose "
             f"another output with -o, or pass --force to run again and move these to "
             f"{root / TRASH}. Nothing was changed."
         )
+
+
+def set_aside(runs: list[Path], root: Path) -> None:
+    """Move runs out of the way."""
+    if not runs:
+        return
     trash = root / TRASH
     trash.mkdir(exist_ok=True)
     for path in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -11,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prudent.errors import InputError, StoreError
-from prudent.experiments import store
-from prudent.experiments.changed import outdated, set_aside
+from prudent.experiments.changed import outdated, refuse, set_aside
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
 from prudent.experiments.engines import available_cores, open_engine
@@ -107,8 +107,8 @@ def launch(
     left = [one.config for one in found if one.state != "done"]
     check_directory(root)
     old = outdated(plan.configs, root)
-    if old and not means.force:
-        set_aside(old, root, force=False)
+    if not means.force:
+        refuse(old, root)
     if not left:
         _begin(plan, root)
         return
@@ -119,7 +119,7 @@ def launch(
     try:
         with engine:
             _begin(plan, root)
-            set_aside(old, root, force=means.force)
+            set_aside(old, root)
             with View("sweep", left, len(found) - len(left), progress) as view:
                 run_configs(left, root, engine, view.listen, means.timeout)
     except DiskFull as error:
@@ -129,8 +129,10 @@ def launch(
         error.add_note(interruption(plan, root))
         raise
     finally:
-        store.tidy(root / "any")
-        if root.exists():
+        with contextlib.suppress(OSError):
+            scratch.parent.rmdir()
+        # For people only: no reason to hide what went wrong before.
+        with contextlib.suppress(StoreError):
             _write_index(plan, root)
 
 

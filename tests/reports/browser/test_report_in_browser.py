@@ -179,8 +179,8 @@ def scroll_through(page):
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("smoke", 6), ("trained", 5)]
-)  # with and without SBC
+    ("name", "number"), [("smoke", 6), ("trained", 4)]
+)  # two problems and SBC, or not
 def test_it_loads_in_silence_and_draws_all_plots(visit, name, number):
     page = visit(name)
     scroll_through(page)

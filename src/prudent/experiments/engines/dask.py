@@ -22,12 +22,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 from prudent.errors import InputError
 from prudent.experiments.engines.contract import EngineLost, WorkerDied
 from prudent.extras import require
+from prudent.version import __version__
 
 __all__ = ["Dask", "connect", "local_cluster", "quiet_dask", "settings"]
 
@@ -126,7 +128,8 @@ class Dask:
         for nanny in getattr(self._cluster, "workers", {}).values():
             if pid := getattr(nanny, "pid", None):  # on this machine, where we need not wait
                 nanny.auto_restart = False
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _close(self) -> None:
         with contextlib.suppress(Exception):
@@ -225,7 +228,7 @@ def _lost() -> Iterator[None]:
     except (OSError, CancelledError) as error:
         raise _gone() from error
     except Exception as error:
-        if "closed" in str(error) or "status" in str(error):  # of the client
+        if type(error).__name__ == "ClosedClientError":
             raise _gone() from error
         raise
 
@@ -245,11 +248,7 @@ def _compare_versions(client: Any) -> None:
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
-    from prudent.version import __version__
-
-    return {"prudent": __version__, "torch": str(torch.__version__)}
+    return {"prudent": __version__, "torch": version("torch")}
 
 
 def _one_at_a_time(function: Callable[..., Any], *arguments: Any) -> Any:
