@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING
 from prudent.errors import InputError
 from prudent.extras import require
 from prudent.files import write_atomic
-from prudent.reports.tables import run_verdict
 from prudent.version import __version__
 
 if TYPE_CHECKING:
     from prudent.experiments import Results
     from prudent.reports.summary import Cell
 
-__all__ = ["run_verdict", "write_report"]
+__all__ = ["write_report"]
 
 # Panels that can be compared at a glance; of more, the smallest budget of each problem is shown.
 MOST_PANELS = 12
