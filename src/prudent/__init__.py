@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prudent.lazy import attach
+from prudent._lazy import attach
 from prudent.version import __version__
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from prudent._extras import require
 from prudent.errors import InputError
-from prudent.extras import require
 
 __all__ = ["History"]
 

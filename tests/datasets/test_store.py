@@ -180,7 +180,7 @@ def edit(store, name, change):
 
 
 def forge(document, **values):
-    from prudent.files import canonical_json, sha256
+    from prudent._files import canonical_json, sha256
 
     attributes = document["attributes"]
     attributes.update(values)

@@ -6,7 +6,7 @@ import torch
 from torch.distributions import Independent, Normal
 
 import prudent
-from prudent.diagnostics.draws import Ranks
+from prudent.diagnostics.ranks import Ranks
 from prudent.problems import slcp
 from prudent.problems.gaussian import NOISE
 

@@ -10,7 +10,7 @@ from torch.distributions import Independent, Normal
 import prudent
 from prudent.datasets import Pairs
 from prudent.diagnostics import measure
-from prudent.diagnostics.local import Region, local_coverage
+from prudent.diagnostics.local_coverage import Region, local_coverage
 from prudent.errors import DataError, InputError
 from prudent.problems.gaussian import NOISE
 

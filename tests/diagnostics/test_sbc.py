@@ -17,8 +17,8 @@ from known_posteriors import (
 from torch.distributions import MultivariateNormal
 
 import prudent
-from prudent.diagnostics.calibration_ranks import SBC, sbc, sbc_from_ranks
-from prudent.diagnostics.draws import Ranks, parameters, posterior_ranks
+from prudent.diagnostics.ranks import Ranks, parameters, posterior_ranks
+from prudent.diagnostics.sbc import SBC, sbc, sbc_from_ranks
 from prudent.errors import DataError, InputError
 from prudent.problems.gaussian import NOISE
 

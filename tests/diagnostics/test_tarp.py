@@ -15,9 +15,9 @@ from known_posteriors import (
 from torch.distributions import Independent, Normal
 
 import prudent
-from prudent.diagnostics.calibration_ranks import sbc_from_ranks
-from prudent.diagnostics.coverage_tarp import ReferenceDistance, tarp, tarp_from_ranks
-from prudent.diagnostics.draws import Ranks, parameters, posterior_ranks
+from prudent.diagnostics.ranks import Ranks, parameters, posterior_ranks
+from prudent.diagnostics.sbc import sbc_from_ranks
+from prudent.diagnostics.tarp import ReferenceDistance, tarp, tarp_from_ranks
 from prudent.errors import InputError
 
 OTHERS = {"slcp": slcp_exact, "weinberg": weinberg}

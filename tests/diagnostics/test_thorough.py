@@ -95,6 +95,6 @@ def test_both_tests_share_their_draws(pairs):
 
 
 def test_a_missing_library_is_named_before_the_work(pairs, monkeypatch):
-    monkeypatch.setattr("prudent.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'pip install "prudent\[distances\]"'):
         prudent.diagnose(Estimator(1.0), *pairs, thorough=True, progress=False)

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import prudent.experiments
+from prudent._files import sha256, to_json
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
 from prudent.experiments.attempt import record_failure
 from prudent.experiments.run import run
 from prudent.experiments.store import read, seal
-from prudent.files import sha256, to_json
 from prudent.training import Options
 
 pandas = pytest.importorskip("pandas")
@@ -73,7 +73,7 @@ def test_a_directory_where_all_failed_has_a_table(tmp_path):
 
 
 def test_missing_pandas_is_named(root, monkeypatch):
-    monkeypatch.setattr("prudent.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r'pip install "prudent\[results\]"'):
         prudent.experiments.load(root)
 

@@ -12,13 +12,13 @@ import torch
 
 import prudent
 from faults import CRASHED, fault_points, mutations
+from prudent._files import to_json, write_atomic
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments.attempt import attempt, failure
 from prudent.experiments.run import diagnose_run, run
 from prudent.experiments.status import states
 from prudent.experiments.store import publish
-from prudent.files import to_json, write_atomic
 from prudent.training import Options
 
 TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))

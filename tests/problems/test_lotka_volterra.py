@@ -6,8 +6,8 @@ import torch
 from references import agreement
 from references import lotka_volterra as plain
 
+from prudent._randomness import generator
 from prudent.problems import lotka_volterra
-from prudent.randomness import generator
 
 PROBLEM = lotka_volterra.problem()
 EQUAL = (0.0, 0.0, 0.0, 0.0)

@@ -4,8 +4,8 @@ import torch
 from references import agreement
 from references import mg1 as plain
 
+from prudent._randomness import generator
 from prudent.problems import mg1
-from prudent.randomness import generator
 
 PROBLEM = mg1.problem()
 QUOTED = (1.0, 5.0, 0.2)

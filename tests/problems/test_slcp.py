@@ -5,8 +5,8 @@ import torch
 from references import agreement
 from references import slcp as plain
 
+from prudent._randomness import generator
 from prudent.problems import slcp
-from prudent.randomness import generator
 
 PROBLEM = slcp.problem()
 # Parameters that make narrow, lopsided or cut-off posteriors, down to those that rounding swamps.

@@ -6,9 +6,9 @@ import torch
 from references import agreement
 from references import spatial_sir as plain
 
+from prudent._randomness import generator
+from prudent._threads import threads
 from prudent.problems import spatial_sir
-from prudent.randomness import generator
-from prudent.threads import threads
 
 PROBLEM = spatial_sir.problem()
 SIDE = spatial_sir.SIDE

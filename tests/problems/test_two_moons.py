@@ -5,8 +5,8 @@ import torch
 from references import agreement
 from references import two_moons as plain
 
+from prudent._randomness import generator
 from prudent.problems import two_moons
-from prudent.randomness import generator
 
 PROBLEM = two_moons.problem()
 ROOT = math.sqrt(2)

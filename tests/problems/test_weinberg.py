@@ -6,8 +6,8 @@ import torch
 from references import agreement
 from references import weinberg as plain
 
+from prudent._randomness import generator
 from prudent.problems import weinberg
-from prudent.randomness import generator
 
 PROBLEM = weinberg.problem()
 

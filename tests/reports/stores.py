@@ -13,9 +13,9 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
+from prudent._files import to_json
 from prudent.experiments import Results, attempt, store
 from prudent.experiments.config import RunConfig
-from prudent.files import to_json
 from prudent.history import History
 from prudent.training import methods as registry
 from prudent.training.options import Options

@@ -181,7 +181,7 @@ def test_any_damage_is_noticed_and_the_checkpoint_before_is_used(two_checkpoints
 
 
 def identity_of(file):
-    from prudent.sealed import unseal
+    from prudent._sealed import unseal
 
     return unseal(file, module.FORMAT, "")[0]["identity"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from prudent._extras import require
 from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, say, show
-from prudent.extras import require
 
 
 @click.command()

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from prudent._extras import require
 from prudent.cli.options import EXIT_CODES, debug
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import InputError
-from prudent.extras import require
 
 
 @click.command(epilog=EXIT_CODES)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from prudent.coverage.alpha import alpha
 from prudent.coverage.proposals import check_proposal, draw
-from prudent.coverage.ranks import alpha
 from prudent.coverage.relaxations import INDICATORS, straight_through
 from prudent.errors import InputError, unknown_name
 

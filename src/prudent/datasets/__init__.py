@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prudent.lazy import attach
+from prudent._lazy import attach
 
 if TYPE_CHECKING:
-    from prudent.datasets.joint import Pairs as Pairs
+    from prudent.datasets.pairs import Pairs as Pairs
     from prudent.datasets.readers import read as read
     from prudent.datasets.store import Store as Store
     from prudent.datasets.streaming import Stream as Stream
@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 __all__ = ["Pairs", "Store", "Stream", "read"]
 
 __getattr__, __dir__ = attach(
-    __name__, {"Pairs": "joint", "Store": "store", "Stream": "streaming", "read": "readers"}
+    __name__, {"Pairs": "pairs", "Store": "store", "Stream": "streaming", "read": "readers"}
 )

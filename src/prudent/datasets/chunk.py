@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._randomness import derive, generator, numpy_seeded, seeded
+from prudent._threads import threads
 from prudent.datasets.layout import REASONS
 from prudent.problems.problem import Problem
-from prudent.randomness import derive, generator, numpy_seeded, seeded
-from prudent.threads import threads
 
 __all__ = ["Outcome", "simulate_chunk"]
 

@@ -12,8 +12,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from prudent._files import canonical_json, sha256
 from prudent.errors import InputError, StoreError
-from prudent.files import canonical_json, sha256
 from prudent.problems.problem import Problem
 from prudent.version import __version__
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from prudent.datasets.joint import Pairs
+from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
 

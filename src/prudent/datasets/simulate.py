@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prudent import problems
+from prudent._progress import Progress, Reporter
 from prudent.datasets import layout
 from prudent.datasets.chunk import Outcome, simulate_chunk
 from prudent.datasets.encoding import import_zarr
@@ -26,7 +27,6 @@ from prudent.datasets.locking import locked
 from prudent.datasets.store import Store, check_free
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
-from prudent.progress import Progress, Reporter
 
 __all__ = ["default_chunk_size", "simulate"]
 
@@ -63,7 +63,7 @@ def simulate(
         seed: The same seed gives the same bytes, whatever the executor.
         chunk_size: Simulations per task, which is what a killed worker loses.
         executor: Where to run the tasks; in this process by default.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     Returns:
         The store, complete. Simulations that failed are marked and counted, not left out.

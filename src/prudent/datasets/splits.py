@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prudent._randomness import generator
 from prudent.errors import InputError
-from prudent.randomness import generator
 
 __all__ = ["subset"]
 

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._files import sha256, to_json, write_atomic
 from prudent.datasets import layout
 from prudent.datasets.encoding import encode, import_zarr
-from prudent.datasets.joint import Pairs
 from prudent.datasets.layout import ARRAYS, REASONS
+from prudent.datasets.pairs import Pairs
 from prudent.datasets.splits import subset
 from prudent.errors import DataError, InputError, StoreError
-from prudent.files import sha256, to_json, write_atomic
 from prudent.problems.problem import Problem
 
 __all__ = ["Selection", "Store"]

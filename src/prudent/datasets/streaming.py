@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from prudent.datasets.joint import Pairs
+from prudent._randomness import generator
+from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store
 from prudent.errors import InputError
-from prudent.randomness import generator
 
 __all__ = ["Stream"]
 

@@ -1,14 +1,14 @@
 """Coverage, measured honestly, on pairs that training never saw."""
 
-from prudent.diagnostics.calibration_ranks import SBC, sbc
-from prudent.diagnostics.coverage_tarp import TARP, tarp
 from prudent.diagnostics.diagnosis import Diagnosis, diagnose
 from prudent.diagnostics.distances import Distance, c2st, kl, mmd
 from prudent.diagnostics.expected_coverage import Coverage, expected_coverage, measure
-from prudent.diagnostics.local import LocalCoverage, local_coverage
+from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
 from prudent.diagnostics.predictive import PredictiveCheck, predictive_check
 from prudent.diagnostics.rank_tests import RankTests, rank_tests
+from prudent.diagnostics.sbc import SBC, sbc
 from prudent.diagnostics.spread import Spread, spread
+from prudent.diagnostics.tarp import TARP, tarp
 from prudent.diagnostics.verdict import verdict
 
 __all__ = [

@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._extras import require
+from prudent._progress import Reporter
 from prudent.contracts import Estimator
 from prudent.datasets import Pairs
 from prudent.diagnostics import scalars
-from prudent.diagnostics.draws import finite_pairs
 from prudent.diagnostics.expected_coverage import (
     Coverage,
     Measurement,
     expected_coverage,
     measure,
 )
-from prudent.diagnostics.local import LocalCoverage, local_coverage
+from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
 from prudent.diagnostics.picture import picture
 from prudent.diagnostics.rank_tests import RankTests, rank_tests
+from prudent.diagnostics.ranks import finite_pairs
 from prudent.diagnostics.verdict import verdict
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
-from prudent.extras import require
-from prudent.progress import Reporter
 
 __all__ = ["Diagnosis", "diagnose"]
 

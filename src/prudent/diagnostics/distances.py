@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
-from prudent.randomness import derive, generator
 
 __all__ = ["Distance", "c2st", "kl", "mmd"]
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prudent._progress import Progress, Reporter
+from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator
 from prudent.datasets import Pairs
 from prudent.diagnostics.grid import Grid, box_bounds
@@ -40,8 +42,6 @@ from prudent.diagnostics.points import (
 )
 from prudent.diagnostics.sampling import Importance, Samples
 from prudent.errors import unknown_name
-from prudent.progress import Progress, Reporter
-from prudent.randomness import generator, seeded
 
 __all__ = ["Coverage", "Measurement", "expected_coverage", "measure"]
 
@@ -159,7 +159,7 @@ def measure(
             noise; otherwise, for parameters in a box, the grid, up to two of them for flows and
             three for ratios; otherwise samples for flows and importance for ratios.
         seed: Of draws and ties.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
     method, strategy = choose(estimator, pairs[:1], method)
     columns: list[tuple[Tensor, ...]] = []

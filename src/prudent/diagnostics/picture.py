@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prudent.extras import require
+from prudent._extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from prudent._progress import Progress, Reporter
+from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
 from prudent.diagnostics.bands import holm
 from prudent.errors import DataError, InputError
 from prudent.estimators.priors import log_prior
-from prudent.progress import Progress, Reporter
-from prudent.randomness import generator, seeded
 
 __all__ = ["PredictiveCheck", "Simulates", "predictive_check", "summary_statistics"]
 
@@ -138,7 +138,7 @@ def predictive_check(
             :func:`summary_statistics`.
         num_samples: Simulations for each observation.
         seed: Of draws and simulations.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from prudent._progress import Reporter
 from prudent.contracts import Estimator
-from prudent.diagnostics.calibration_ranks import SBC, sbc_from_ranks
-from prudent.diagnostics.coverage_tarp import NAME, TARP, ReferenceDistance, tarp_from_ranks
-from prudent.diagnostics.draws import TestFunction, parameters, posterior_ranks
-from prudent.progress import Reporter
+from prudent.diagnostics.ranks import TestFunction, parameters, posterior_ranks
+from prudent.diagnostics.sbc import SBC, sbc_from_ranks
+from prudent.diagnostics.tarp import NAME, TARP, ReferenceDistance, tarp_from_ranks
 
 __all__ = ["RankTests", "rank_tests"]
 
@@ -53,11 +53,11 @@ def rank_tests(
         estimator: Any estimator.
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...).
-        functions: Tested by SBC as well; see :func:`prudent.diagnostics.draws.posterior_ranks`.
+        functions: Tested by SBC as well; see :func:`prudent.diagnostics.ranks.posterior_ranks`.
         names: D names of the parameters.
         num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
         seed: Of draws, ties and reference points.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

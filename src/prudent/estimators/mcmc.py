@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._extras import require
 from prudent.contracts import Prior
 from prudent.errors import InputError
 from prudent.estimators.importance import Ratio, SamplingReport, candidates, log_ratio
 from prudent.estimators.priors import log_prior
-from prudent.extras import require
 
 __all__ = ["autocorrelation_time", "chain"]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent, Uniform
 
+from prudent._randomness import seeded
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
-from prudent.randomness import seeded
 
 __all__ = ["check_prior", "from_spec", "log_prior", "support_box", "to_spec"]
 

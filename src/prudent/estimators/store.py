@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from prudent._files import write_atomic
+from prudent._sealed import seal, unseal
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
 from prudent.estimators.base import NeuralEstimator
@@ -17,8 +19,6 @@ from prudent.estimators.networks import build
 from prudent.estimators.npe import FlowEstimator
 from prudent.estimators.nre import RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec, to_spec
-from prudent.files import write_atomic
-from prudent.sealed import seal, unseal
 
 __all__ = ["KINDS", "load", "save", "to_bytes"]
 

@@ -11,12 +11,12 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from prudent._files import to_json, write_atomic
+from prudent._progress import Reporter
 from prudent.errors import PrudentError
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.locks import Busy, claim
-from prudent.files import to_json, write_atomic
-from prudent.progress import Reporter
 
 __all__ = ["Outcome", "attempt", "failure", "record_failure"]
 

@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from prudent import problems
+from prudent._files import canonical_json, sha256
 from prudent.errors import InputError, StoreError, unknown_name
 from prudent.experiments.settings import FORMAT, read_settings
-from prudent.files import canonical_json, sha256
 from prudent.training import methods
 from prudent.training.options import Options
 

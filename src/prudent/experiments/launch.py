@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prudent._files import write_atomic
+from prudent._progress import Reporter
 from prudent.errors import InputError, StoreError
 from prudent.experiments.changed import outdated, refuse, set_aside
 from prudent.experiments.config import RunConfig
@@ -20,8 +22,6 @@ from prudent.experiments.runner import DiskFull, run_configs
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 from prudent.experiments.view import View
-from prudent.files import write_atomic
-from prudent.progress import Reporter
 
 __all__ = ["Means", "default_workers", "interruption", "launch", "run_sweep"]
 
@@ -78,7 +78,7 @@ def run_sweep(
         engine: ``local``, ``dask`` or ``slurm``.
         address: Of a Dask scheduler.
         timeout: Seconds after which a run has failed.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     Returns:
         How many runs are ``done``, ``failed`` and so on; see also
@@ -102,7 +102,7 @@ def launch(
         root: Their directory.
         found: Their states.
         means: How.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
     left = [one.config for one in found if one.state != "done"]
     check_directory(root)

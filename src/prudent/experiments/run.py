@@ -9,6 +9,9 @@ from pathlib import Path
 import torch
 
 from prudent import problems
+from prudent._files import to_json
+from prudent._progress import Reporter
+from prudent._threads import threads
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
@@ -17,10 +20,7 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.locks import claim
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.files import to_json
 from prudent.problems.source import source_digest
-from prudent.progress import Reporter
-from prudent.threads import threads
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
@@ -36,7 +36,7 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     Args:
         config: What to run.
         path: The directory of the run.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
     finished = store.find(path, config)
     if finished is not None and not store.leftovers(path):
@@ -133,7 +133,7 @@ def diagnose_run(
         seed: Of the test pairs.
         problem: Needed for a problem of one's own, because results never import code.
         thorough: See :func:`prudent.diagnose`.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
     stored = store.read(path)
     name = problem or stored.config.problem

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prudent._progress import Reporter
 from prudent.errors import StoreError
 from prudent.experiments import store
 from prudent.experiments.attempt import Outcome, failure, record_failure
@@ -20,7 +21,6 @@ from prudent.experiments.engines.worker import work
 from prudent.experiments.locks import claim, holder
 from prudent.experiments.store import Run
 from prudent.experiments.view import View
-from prudent.progress import Reporter
 
 __all__ = ["DiskFull", "Summary", "run_all", "run_configs"]
 
@@ -193,7 +193,7 @@ def run_all(
         configs: What to run; each gets a directory named by its identity.
         root: The directory of all of them.
         workers: Processes.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
     left = [config for config in configs if store.find(root / config.identity, config) is None]
     if left:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prudent._files import sha256, sync_directory, to_json, write_atomic
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
-from prudent.files import sha256, sync_directory, to_json, write_atomic
 from prudent.history import History
 
 __all__ = [

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prudent._files import to_json, write_atomic
 from prudent.errors import InputError, unknown_name
 from prudent.experiments.config import RunConfig
 from prudent.experiments.engines.slurm import Job
 from prudent.experiments.grid import RUN_KEYS, TRAINING_KEYS, Grid, grids
 from prudent.experiments.settings import FORMAT, read_settings, read_text
-from prudent.files import to_json, write_atomic
 from prudent.problems.source import source_digest
 
 __all__ = [

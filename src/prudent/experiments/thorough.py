@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._randomness import seeded
 from prudent.contracts import Estimator
 from prudent.diagnostics.rank_tests import RankTests
 from prudent.estimators.priors import log_prior
 from prudent.problems import Problem
-from prudent.randomness import seeded
 
 __all__ = ["details"]
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
+from prudent._progress import LOG_SECONDS, Reporter, tqdm
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.progress import LOG_SECONDS, Reporter, tqdm
 
 __all__ = ["View", "duration"]
 
@@ -43,7 +43,7 @@ class View:
         title: What is going on.
         configs: The runs that are not finished.
         finished: How many were finished before.
-        report: See :class:`prudent.progress.Progress`.
+        report: See :class:`prudent._progress.Progress`.
     """
 
     def __init__(

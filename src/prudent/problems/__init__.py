@@ -14,11 +14,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from prudent._lazy import attach
 from prudent.errors import unknown_name
-from prudent.lazy import attach
 
 if TYPE_CHECKING:
-    from prudent.problems.own import custom as custom
+    from prudent.problems._custom import custom as custom
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
 
@@ -36,7 +36,9 @@ DESCRIPTIONS = {
     "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
-__getattr__, _listing = attach(__name__, {"Problem": "problem", "box": "problem", "custom": "own"})
+__getattr__, _listing = attach(
+    __name__, {"Problem": "problem", "box": "problem", "custom": "_custom"}
+)
 
 
 def __dir__() -> list[str]:
@@ -66,7 +68,7 @@ def get(name: str, **options: Any) -> Problem:
     """
     check(name)
     if ":" in name:
-        from prudent.problems.own import from_reference
+        from prudent.problems._custom import from_reference
 
         return from_reference(name)
     problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)

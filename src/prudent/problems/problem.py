@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
+from prudent._randomness import generator, seeded
 from prudent.errors import DataError
-from prudent.randomness import generator, seeded
 
 __all__ = ["Problem", "box"]
 

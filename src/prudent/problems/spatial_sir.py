@@ -33,8 +33,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from prudent._threads import threads
 from prudent.problems.problem import Problem, box
-from prudent.threads import threads
 
 __all__ = ["problem"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from prudent._extras import require
+from prudent._files import write_atomic
 from prudent.errors import InputError
-from prudent.extras import require
-from prudent.files import write_atomic
 from prudent.version import __version__
 
 if TYPE_CHECKING:

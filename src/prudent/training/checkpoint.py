@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._files import write_atomic
+from prudent._sealed import seal, unseal
 from prudent.errors import InputError, StoreError
-from prudent.files import write_atomic
-from prudent.sealed import seal, unseal
 
 __all__ = ["Checkpoints"]
 

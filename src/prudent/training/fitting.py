@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._progress import Reporter
 from prudent.contracts import Prior
 from prudent.datasets import Pairs
-from prudent.datasets.joint import exclude_invalid
+from prudent.datasets.pairs import exclude_invalid
 from prudent.errors import DataError, InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator
 from prudent.estimators.base import Embedding
 from prudent.estimators.priors import check_prior, log_prior, to_spec
-from prudent.progress import Reporter
 from prudent.training import methods
 from prudent.training.members import Job, fit_ensemble, fit_one
 from prudent.training.options import Options

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._progress import Progress, Reporter
+from prudent._randomness import derive, seeded
 from prudent.coverage.penalty import worst_shortfall
 from prudent.datasets import Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
-from prudent.progress import Progress, Reporter
-from prudent.randomness import derive, seeded
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options

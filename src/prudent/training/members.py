@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prudent._progress import Reporter
+from prudent._randomness import derive, seeded
 from prudent.contracts import Prior
 from prudent.datasets import Pairs
 from prudent.estimators import Ensemble, NeuralEstimator
 from prudent.estimators.base import Embedding
 from prudent.estimators.store import KINDS
-from prudent.progress import Reporter
-from prudent.randomness import derive, seeded
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
@@ -43,7 +43,7 @@ class Job:
         device: Where to train.
         checkpoint: Where to keep the state, if anywhere.
         identity: What the training is, in plain JSON.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
     """
 
     method: Method

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from prudent._randomness import seeded
 from prudent.contracts import Objective, Prior
 from prudent.coverage import CoveragePenalty
 from prudent.errors import InputError
 from prudent.estimators.priors import check_prior, log_prior, support_box
-from prudent.randomness import seeded
 from prudent.training.methods import Method
 from prudent.training.objectives import WeightedSum, balance, bce, nll, weighted_sum
 from prudent.training.options import Options

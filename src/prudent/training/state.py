@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from prudent._randomness import generator
 from prudent.estimators import NeuralEstimator
 from prudent.history import History
-from prudent.randomness import generator
 from prudent.training.options import Options
 
 __all__ = ["TrainingState"]

@@ -26,9 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+from prudent._extras import require
 from prudent.errors import InputError
 from prudent.experiments.engines.contract import EngineLost, WorkerDied
-from prudent.extras import require
 from prudent.version import __version__
 
 __all__ = ["Dask", "connect", "local_cluster", "quiet_dask", "settings"]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prudent._extras import require
 from prudent.errors import InputError, unknown_name
-from prudent.extras import require
 
 if TYPE_CHECKING:
     from prudent.experiments.engines.dask import Dask

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prudent.lazy import attach
+from prudent._lazy import attach
 from prudent.reports.figures.methods import LABELS as LABELS
 from prudent.reports.figures.methods import STYLES as STYLES
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.figure import Figure
 
 from prudent.errors import unknown_name
-from prudent.experiments.frame import Results
+from prudent.experiments.results import Results
 from prudent.reports.figures import (
     budgets,
     checks,

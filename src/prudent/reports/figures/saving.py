@@ -11,8 +11,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from prudent._files import write_atomic
 from prudent.errors import InputError
-from prudent.files import write_atomic
 from prudent.reports.figures.style import themed
 
 __all__ = ["FORMATS", "png", "save", "svg"]

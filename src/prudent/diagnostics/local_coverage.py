@@ -27,10 +27,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prudent._randomness import derive
 from prudent.diagnostics.bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS, NORMAL_95
 from prudent.errors import DataError, InputError
-from prudent.randomness import derive
 
 __all__ = ["LocalCoverage", "Region", "local_coverage"]
 

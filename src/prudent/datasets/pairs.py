@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._randomness import generator
 from prudent.errors import DataError, InputError
-from prudent.randomness import generator
 
 __all__ = ["Pairs", "exclude_invalid"]
 

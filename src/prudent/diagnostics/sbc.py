@@ -1,6 +1,6 @@
 r"""Simulation-based calibration: are the ranks of the truth uniform?
 
-Three tests of the same ranks (see :mod:`prudent.diagnostics.draws`), each with its exact or
+Three tests of the same ranks (see :mod:`prudent.diagnostics.ranks`), each with its exact or
 usual null law on 0, ..., L:
 
 - the distribution function of the ranks at up to 100 points against a band that holds it
@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._progress import Reporter
 from prudent.contracts import Estimator
 from prudent.diagnostics.bands import UniformPath, bin_band, holm, ks_p_value
-from prudent.diagnostics.draws import Ranks, TestFunction, parameters, posterior_ranks
-from prudent.progress import Reporter
+from prudent.diagnostics.ranks import Ranks, TestFunction, parameters, posterior_ranks
 
 __all__ = ["SBC", "Histogram", "describe", "rank_counts", "rank_path", "sbc", "sbc_from_ranks"]
 
@@ -135,12 +135,12 @@ def sbc(
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...).
         functions: Tested beside the parameters; see
-            :func:`prudent.diagnostics.draws.posterior_ranks`.
+            :func:`prudent.diagnostics.ranks.posterior_ranks`.
         names: D names of the parameters.
         num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
         thin: Draw this many times as much and keep every ``thin``-th.
         seed: Of draws and ties.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

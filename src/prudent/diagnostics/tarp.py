@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._progress import Reporter
+from prudent._randomness import derive, seeded
 from prudent.contracts import Estimator, Prior
-from prudent.diagnostics.calibration_ranks import describe, rank_counts, rank_path
-from prudent.diagnostics.draws import Ranks, posterior_ranks
+from prudent.diagnostics.ranks import Ranks, posterior_ranks
+from prudent.diagnostics.sbc import describe, rank_counts, rank_path
 from prudent.errors import InputError, unknown_name
-from prudent.progress import Reporter
-from prudent.randomness import derive, seeded
 
 __all__ = ["TARP", "ReferenceDistance", "tarp", "tarp_from_ranks"]
 
@@ -169,7 +169,7 @@ def tarp(
         scale: Units of the distances (D,); by default the prior's standard deviations.
         num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
         seed: Of draws, references and bootstrap.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

@@ -26,12 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._progress import Progress, Reporter
+from prudent._randomness import seeded
 from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets import Pairs
 from prudent.errors import DataError, InputError, unknown_name
 from prudent.estimators.priors import log_prior
-from prudent.progress import Progress, Reporter
-from prudent.randomness import seeded
 
 __all__ = ["Ranks", "TestFunction", "finite_pairs", "parameters", "posterior_ranks"]
 
@@ -157,7 +157,7 @@ def posterior_ranks(
         num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
         thin: Draw this many times as much and keep every ``thin``-th.
         seed: Of draws and ties.
-        progress: See :class:`prudent.progress.Progress`.
+        progress: See :class:`prudent._progress.Progress`.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prudent._extras import require
 from prudent.errors import InputError, PrudentError
 from prudent.experiments import store
 from prudent.experiments.attempt import failure
@@ -37,7 +38,6 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.experiments.status import RunState, states
 from prudent.experiments.sweep import FILE, stored_sweep
-from prudent.extras import require
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from prudent._randomness import numpy_seeded, seeded
 from prudent.errors import InputError
 from prudent.problems.problem import Problem
-from prudent.randomness import numpy_seeded, seeded
 
 __all__ = ["custom", "from_reference"]
 

@@ -18,8 +18,8 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from prudent._files import canonical_json
 from prudent.errors import StoreError
-from prudent.files import canonical_json
 
 __all__ = ["seal", "unseal"]
 
