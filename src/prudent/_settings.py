@@ -32,7 +32,7 @@ class Setting:
     Args:
         name: The name, the same everywhere.
         types: The types of its values; ``object`` allows values that no file can hold.
-        default: The value where nothing is said; ``MISSING`` if it must be said.
+        default: The value where nothing is said; ``...`` if it must be said.
         help: One sentence without a full stop; the choices are added to it.
         least: The smallest number that is allowed.
         most: The largest number that is allowed.
@@ -47,7 +47,7 @@ class Setting:
 
     name: str
     types: tuple[type, ...]
-    default: Any = MISSING
+    default: Any = ...
     help: str = ""
     least: float | None = None
     most: float | None = None
@@ -164,9 +164,8 @@ def settings_of(owner: Any) -> dict[str, Setting]:
     for field in dataclasses.fields(owner):
         if "setting" in field.metadata:
             types = tuple(object if hint is Any else hint for hint in _union(hints[field.name]))
-            found[field.name] = Setting(
-                field.name, types, field.default, **field.metadata["setting"]
-            )
+            default = ... if field.default is MISSING else field.default
+            found[field.name] = Setting(field.name, types, default, **field.metadata["setting"])
     return found
 
 
