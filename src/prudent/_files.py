@@ -9,10 +9,13 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from prudent.errors import StoreError
+
+ZEROS = 64 * "0"
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
@@ -75,3 +78,16 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
     ).encode()
+
+
+def checked_json(value: Mapping[str, Any]) -> bytes:
+    """Readable JSON whose ``sha256`` is that of itself with zeros in that place."""
+    text = to_json({**value, "sha256": ZEROS})
+    return text.replace(ZEROS.encode(), sha256(text).encode())
+
+
+def is_checked(data: bytes, checksum: object) -> bool:
+    """Whether what :func:`checked_json` wrote is as it was, given the ``sha256`` in it."""
+    if not isinstance(checksum, str) or len(checksum) != len(ZEROS):
+        return False
+    return sha256(data.replace(checksum.encode(), ZEROS.encode())) == checksum

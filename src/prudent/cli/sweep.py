@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -99,8 +100,7 @@ def sweep(
     if print_script:
         _print_script(plan, root, changes, max_runs)
         return
-    _start(plan, root, found, means, quiet=quiet or as_json)
-    _finish(plan, root, as_json=as_json)
+    _finish(_start(plan, root, found, means, quiet=quiet or as_json), root, as_json=as_json)
 
 
 def _plan(
@@ -144,18 +144,19 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _start(plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool) -> None:
+def _start(
+    plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool
+) -> Sequence[RunState]:
     left = {one.config.problem for one in found if one.state != "done"}
     expected = expected_cost(found, root, means.workers)
     check_writable(root)
     for problem in sorted(name for name in left if ":" in name):
         allow_import(problem, quiet=quiet)
     say(plan_line(plan, found, expected, means.workers), quiet=quiet)
-    launch(plan, root, found, means, False if quiet else None)
+    return launch(plan, root, found, means, False if quiet else None)
 
 
-def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:
-    found = states(plan.configs, root, look=False)
+def _finish(found: Sequence[RunState], root: Path, *, as_json: bool) -> None:
     numbers = count(found)
     failed = [one for one in found if one.state == "failed"]
     if as_json:
@@ -164,7 +165,7 @@ def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:
                 "run": one.config.identity,
                 "name": str(one.config),
                 "reason": one.note,
-                "path": str(store.work(root / one.config.identity)),
+                "path": str(store.unfinished_path(root / one.config.identity)),
             }
             for one in failed
         ]
