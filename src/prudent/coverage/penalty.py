@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from prudent.contracts import Rows
 from prudent.coverage.alpha import alpha
 from prudent.coverage.proposals import check_proposal, draw
 from prudent.coverage.relaxations import INDICATORS, straight_through
@@ -268,9 +269,9 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={target}, indicator={self.indicator}"
 
 
-def _thin(posterior: Any, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
+def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
     """A random share of the pairs."""
-    if not hasattr(posterior, "rows"):
+    if not isinstance(posterior, Rows):
         raise InputError(
             f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
             "choose some of its observations; pass fraction=1."

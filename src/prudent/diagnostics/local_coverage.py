@@ -29,7 +29,8 @@ from torch import Tensor
 
 from prudent._randomness import derive
 from prudent.diagnostics.bands import UniformPath, holm
-from prudent.diagnostics.expected_coverage import LEVELS, NORMAL_95
+from prudent.diagnostics.expected_coverage import LEVELS
+from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import DataError, InputError
 
 __all__ = ["LocalCoverage", "Region", "local_coverage"]
