@@ -89,9 +89,8 @@ def _take(file: Path) -> Callable[[], None] | None:
             lock.acquire(blocking=False)
         except Timeout:
             return None
-        except FileNotFoundError:  # nothing is there yet, or somebody tidied up in between
-            with contextlib.suppress(FileNotFoundError):
-                file.parent.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:  # somebody tidied up in between
+            continue
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise

@@ -20,7 +20,7 @@ from prudent.cli.status import (
 )
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import Means, default_workers, launch
+from prudent.experiments.launch import Means, default_workers, find_sweep, launch
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -115,7 +115,7 @@ def _plan(
     if output == "":
         raise InputError("the output is empty; choose a directory with -o.")
     if file is not None:
-        plan = read_sweep(Path(file), changes, max_runs)
+        plan = read_sweep(find_sweep(file), changes, max_runs)
         return plan, Path("runs") / plan.name if output is None else Path(output)
     if output is None or not looking:
         raise InputError("name the FILE of the sweep, such as sweeps/smoke.toml.")

@@ -23,8 +23,10 @@ from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 from prudent.experiments.view import View
 
-__all__ = ["Means", "default_workers", "launch", "run_sweep"]
+__all__ = ["Means", "default_workers", "find_sweep", "launch", "run_sweep"]
 
+# The sweeps that come with prudent.
+SHIPPED = Path(__file__).parents[1] / "sweeps"
 INDEX = "index.csv"
 TRASH = ".trash"
 
@@ -62,6 +64,18 @@ def default_workers(configs: Sequence[RunConfig]) -> int:
     return max(1, available_cores() // max(config.threads for config in configs))
 
 
+def find_sweep(file: str | os.PathLike[str]) -> Path:
+    """The path of a sweep file; one that comes with prudent is found by its name alone.
+
+    >>> find_sweep("demo.toml").is_file()
+    True
+    """
+    path, shipped = Path(file), SHIPPED / Path(file).name
+    if path.parent in (Path(), Path("sweeps")) and shipped.is_file() and not path.exists():
+        return shipped
+    return path
+
+
 def run_sweep(
     file: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
@@ -87,7 +101,7 @@ def run_sweep(
         How many runs are ``done``, ``failed`` and so on; see also
         :func:`prudent.experiments.load`.
     """
-    plan = read_sweep(Path(file))
+    plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
     workers = default_workers(plan.configs) if workers is None else workers
     means = Means(workers, engine, address, timeout)

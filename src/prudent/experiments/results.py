@@ -183,7 +183,12 @@ def _failed(root: Path, known: set[str]) -> Rows:
             facts = _facts(config, "failed")
         except PrudentError:
             facts = {"state": "failed"}
-        yield {**facts, "run": name, "error": store.failure(root / name), "path": str(error.parent)}
+        yield {
+            **facts,
+            "run": name,
+            "error": store.failure(root / name),
+            "path": str(error.parent),
+        }
 
 
 def _facts(config: RunConfig, state: str) -> dict[str, Any]:
