@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import prudent.experiments
-from prudent._files import checked_json, sha256, to_json
+from prudent._files import dump_json, sha256, to_json
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
 from prudent.experiments.run import run
@@ -94,7 +94,7 @@ def copies(source, root, number):
         path.mkdir(parents=True)
         for name, part in {**parts, "config.json": data}.items():
             (path / name).write_bytes(part)
-        (path / "metrics.json").write_bytes(checked_json({**metrics, "files": listing}))
+        (path / "metrics.json").write_bytes(dump_json({**metrics, "files": listing}))
     text = "problem = 'weinberg'\nmethod = 'npe'\nbudget = 128\nnum_test = 16\n"
     text += "training = {epochs = 2, batch_size = 32, patience = 5}\n"
     (root.parent / "many.toml").write_text(text + f"seed = {list(range(number + 100))}\n")

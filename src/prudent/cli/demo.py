@@ -13,7 +13,7 @@ from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import StoreError
 from prudent.experiments import store
-from prudent.experiments.launch import Means, find_sweep, launch
+from prudent.experiments.launch import LaunchOptions, find_sweep, launch
 from prudent.experiments.status import states
 from prudent.experiments.sweep import read_sweep
 
@@ -44,7 +44,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     )
     check_writable(root)
     found = states(plan.configs, root, look=False)
-    ended = launch(plan, root, found, Means(workers=2), False if quiet else None)
+    ended = launch(plan, root, found, LaunchOptions(workers=2), False if quiet else None)
     if failed := [one for one in ended if one.state != "done"]:
         details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR
         raise StoreError(

@@ -20,7 +20,7 @@ from prudent.cli.status import (
 )
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import Means, default_workers, find_sweep, launch
+from prudent.experiments.launch import LaunchOptions, default_workers, find_sweep, launch
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -79,7 +79,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    means = Means(
+    options = LaunchOptions(
         default_workers(plan.configs) if workers is None else workers,
         engine,
         address,
@@ -87,20 +87,20 @@ def sweep(
         force,
     )
     if watch:
-        watch_status(plan, root, means.workers, as_json=as_json)
+        watch_status(plan, root, options.workers, as_json=as_json)
         return
     if status:
-        show_status(plan, root, means.workers, verify=verify, as_json=as_json)
+        show_status(plan, root, options.workers, verify=verify, as_json=as_json)
         return
     found = states(plan.configs, root, look=False)
     if dry_run:
-        show_plan(plan, root, found, means.workers, as_json=as_json)
+        show_plan(plan, root, found, options.workers, as_json=as_json)
         return
     _check_trust(plan, file or "", allowed=allow_code)
     if print_script:
         _print_script(plan, root, changes, max_runs)
         return
-    _finish(_start(plan, root, found, means, quiet=quiet or as_json), root, as_json=as_json)
+    _finish(_start(plan, root, found, options, quiet=quiet or as_json), root, as_json=as_json)
 
 
 def _plan(
@@ -145,15 +145,15 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
 
 
 def _start(
-    plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool
+    plan: Sweep, root: Path, found: list[RunState], options: LaunchOptions, *, quiet: bool
 ) -> Sequence[RunState]:
     left = {one.config.problem for one in found if one.state != "done"}
-    expected = expected_cost(found, root, means.workers)
+    expected = expected_cost(found, root, options.workers)
     check_writable(root)
     for problem in sorted(name for name in left if ":" in name):
         allow_import(problem, quiet=quiet)
-    say(plan_line(plan, found, expected, means.workers), quiet=quiet)
-    return launch(plan, root, found, means, False if quiet else None)
+    say(plan_line(plan, found, expected, options.workers), quiet=quiet)
+    return launch(plan, root, found, options, False if quiet else None)
 
 
 def _finish(found: Sequence[RunState], root: Path, *, as_json: bool) -> None:

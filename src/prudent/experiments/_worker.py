@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prudent._locks import Busy
-from prudent.errors import PrudentError
+from prudent.errors import one_line
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 
@@ -80,7 +80,7 @@ def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -
 
                 run_claimed(config, path, tell, num_simulations)
             except (Exception, SystemExit) as error:
-                reason = _reason(error)
+                reason = one_line(error)
                 if _disk_is_full(error):
                     return Outcome("full", reason)
                 store.record_failure(config, path, reason, traceback.format_exc())
@@ -88,14 +88,6 @@ def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -
             return Outcome("done")
     except Busy:
         return Outcome("busy")
-
-
-def _reason(error: BaseException) -> str:
-    """One line; the type of the error only where its text was not made for users."""
-    text = " ".join(str(error).split())
-    if isinstance(error, PrudentError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _disk_is_full(error: BaseException | None) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import shutil
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from prudent import _locks
 from prudent._files import (
-    checked_json,
-    is_checked,
+    dump_json,
+    load_json,
+    read_whole,
     sha256,
     sync_directory,
     to_json,
@@ -85,7 +85,8 @@ class Run:
 
     def file(self, name: str) -> bytes:
         """The contents of a file, which must be those that were stored with this run."""
-        return _contents(self.path, name, self.files.get(name, {}).get("sha256"))
+        checksum = self.files.get(name, {}).get("sha256")
+        return read_whole(self.path / name, _remedy(self.path), checksum)
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
@@ -191,7 +192,7 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         for name, data in files.items():
             write_atomic(unfinished / name, data)
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
-        write_atomic(unfinished / "metrics.json", checked_json({**metrics, "files": listing}))
+        write_atomic(unfinished / "metrics.json", dump_json({**metrics, "files": listing}))
         _take_name(unfinished, path)
         sync_directory(path.parent)
         _tidy(path)
@@ -220,18 +221,14 @@ def _take_name(unfinished: Path, path: Path) -> None:
 
 def read(path: Path) -> Run:
     """Read a finished run; a file that does not match its checksum is refused."""
-    data = _contents(path, "metrics.json", None)
-    metrics = _parse(path, "metrics.json", data)
-    checksum, listing = metrics.pop("sha256", None), metrics.get("files")
+    metrics = load_json(path / "metrics.json", _remedy(path))
+    listing = metrics.pop("files", None)
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
-    if not is_checked(data, checksum):
-        raise _damaged(path, "metrics.json")
-    del metrics["files"]
     parts = {}
     for name in ("config.json", "coverage.json", "timing.json"):
-        known = str(listing.get(name, {}).get("sha256"))
-        parts[name] = _parse(path, name, _contents(path, name, known))
+        checksum = str(listing.get(name, {}).get("sha256"))
+        parts[name] = load_json(path / name, _remedy(path), checksum)
     return Run(
         path=path,
         config=RunConfig.from_dict(parts["config.json"]),
@@ -262,28 +259,5 @@ def _order(config: RunConfig) -> tuple[Any, ...]:
     return (config.problem, config.budget, method, config.seed, str(config))
 
 
-def _contents(path: Path, name: str, checksum: str | None) -> bytes:
-    try:
-        data = (path / name).read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path / name}: {error.strerror}.") from error
-    if checksum is not None and sha256(data) != checksum:
-        raise _damaged(path, name)
-    return data
-
-
-def _parse(path: Path, name: str, data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"cannot read {path / name}: {error}.") from error
-    if not isinstance(value, dict):
-        raise StoreError(f"{path / name} does not hold a JSON object.")
-    return value
-
-
-def _damaged(path: Path, name: str) -> StoreError:
-    return StoreError(
-        f"{path / name} does not match its checksum (damaged or edited). Restore it, or "
-        f"delete {path} and run it again."
-    )
+def _remedy(path: Path) -> str:
+    return f"Restore it, or delete {path} and run it again."
