@@ -72,7 +72,7 @@ def test_a_directory_where_all_failed_has_a_table(tmp_path):
 
 
 def test_missing_pandas_is_named(root, monkeypatch):
-    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r'pip install "prudent\[results\]"'):
         prudent.experiments.load(root)
 
