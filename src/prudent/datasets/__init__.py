@@ -12,8 +12,4 @@ if TYPE_CHECKING:
     from prudent.datasets.store import Store as Store
     from prudent.datasets.streaming import Stream as Stream
 
-__all__ = ["Pairs", "Store", "Stream", "read"]
-
-__getattr__, __dir__ = attach(
-    __name__, {"Pairs": "pairs", "Store": "store", "Stream": "streaming", "read": "readers"}
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
