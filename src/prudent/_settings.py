@@ -11,6 +11,7 @@ import dataclasses
 import re
 import sys
 import typing
+from collections.abc import Collection
 from dataclasses import MISSING, dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ class Setting:
         help: One sentence without a full stop; the choices are added to it.
         least: The smallest number that is allowed; ``above`` excludes the bound itself.
         most: The largest number that is allowed; ``below`` excludes the bound itself.
-        choices: The texts that are known; capital letters do not matter.
+        choices: The texts that are known, perhaps a table that grows; capitals do not matter.
         others: A regular expression for texts that are allowed beside the choices.
         hint: A sentence for the end of a refusal.
         hidden: Whether the setting is neither a key of a file nor an option of a command.
@@ -51,7 +52,7 @@ class Setting:
     above: float | None = None
     most: float | None = None
     below: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     others: str = ""
     hint: str = ""
     hidden: bool = False
@@ -104,7 +105,7 @@ class Setting:
             and (self.below is None or value < self.below)
         )
 
-    @cached_property
+    @property
     def expected(self) -> str:
         """The values that are allowed, in words."""
         parts = ["true", "false"] if bool in self.types else list(self.choices)

@@ -16,6 +16,7 @@ from prudent.training import methods
 
 __all__ = [
     "EXIT_CODES",
+    "LAUNCH",
     "PROBLEM",
     "Value",
     "address",

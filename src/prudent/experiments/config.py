@@ -28,18 +28,18 @@ class RunConfig:
     """One training and its diagnosis; ``training`` holds its :class:`prudent.training.Options`."""
 
     problem: str = setting(
-        choices=tuple(problems.names()),
+        choices=problems.DESCRIPTIONS,
         others=".*:.*",
         help="The problem to simulate",
         hint="Your own: module:attribute.",
     )
-    method: str = setting(choices=tuple(methods.names()), help="The way to train")
+    method: str = setting(choices=methods.METHODS, help="The way to train")
     budget: int = setting(least=2, help="Simulations to train and validate with")
     seed: int = setting(0, least=0, help="The same seed gives the same result")
     num_test: int = setting(2000, least=1, help="Test pairs, simulated apart")
     threads: int = setting(1, least=1, help="Threads of torch")
     device: str = setting(
-        "cpu", choices=("cpu", "cuda", "mps"), others=".+", help="Where to train"
+        "cpu", choices=("cpu", "cuda", "mps"), others=r"[a-z]+(:\d+)?", help="Where to train"
     )
     thorough: bool = setting(default=False, help="Also SBC, TARP and coverage by region of x")
     source: str = setting("", help="Digest of the file of a problem of one's own", hidden=True)

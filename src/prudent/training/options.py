@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     }
 }
 PRESET = Setting(
-    "preset", (str, type(None)), None, "Training settings to begin from", choices=tuple(PRESETS)
+    "preset", (str, type(None)), None, "Training settings to begin from", choices=PRESETS
 )
 
 
@@ -72,7 +72,7 @@ class Options:
         "prior", choices=("prior", "box", *MODELS), help="Where the draws come from"
     )
     target: str | float = setting(
-        "conservative", least=0, most=1, choices=tuple(TARGETS), help="What to strive for"
+        "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
     )
     indicator: str = setting(
         "log",
