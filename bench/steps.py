@@ -12,7 +12,6 @@ import torch
 
 import prudent
 from prudent._files import to_json, write_atomic
-from prudent.estimators.store import to_bytes
 from prudent.experiments.cost import TABLE
 
 FAMILIES = {"nre": ("nre", "bnre", "calnre"), "npe": ("npe", "bnpe", "calnpe")}
@@ -47,7 +46,7 @@ def measure(name, family):
             start = time.perf_counter()
             prudent.diagnose(estimator, *test, progress=False)
             diagnose = (time.perf_counter() - start) * 1000 / NUM_TEST
-    values = [*steps, diagnose, len(to_bytes(estimator)) / 1e6]
+    values = [*steps, diagnose, len(estimator.to_bytes()) / 1e6]
     rounded = (float(f"{value:.3g}") for value in values)
     return float(f"{simulate:.1g}"), dict(zip(COSTS, rounded, strict=True))
 
