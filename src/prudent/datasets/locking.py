@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from prudent.datasets.layout import ARRAYS
+from prudent.datasets._layout import ARRAYS
 from prudent.datasets.store import make_directory
 from prudent.errors import StoreError
 
