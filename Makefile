@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: venv demo test lint bench docs clean
+.PHONY: venv demo quick test lint bench docs clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.stamp-venv
@@ -39,6 +39,9 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+quick: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto -m "not slow and not process and not browser"
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto

@@ -1,30 +1,18 @@
 """The command line as its users meet it: exit codes, one-line errors, no torch for help."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from command import prudent, prudent_process
 from terminal import seen_on_a_terminal
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
-
-
-def prudent(*arguments, cwd=None, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "prudent", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, **environment},
-        timeout=300,
-        check=False,
-    )
 
 
 COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "sweep", "report"]
@@ -40,6 +28,7 @@ def test_help(arguments):
     assert len(result.stdout.splitlines()) <= 60
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -132,28 +121,29 @@ def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback" in result.stderr
 
 
+@pytest.mark.process
 def test_train_diagnose_report(tmp_path):
     """The three commands in a row, from a directory with a space, without a terminal."""
     place = tmp_path / "a place"
     place.mkdir()
-    trained = prudent(*TRAIN, cwd=place)
+    trained = prudent_process(*TRAIN, cwd=place)
     assert trained.returncode == 0, trained.stderr
     assert "Results: run" in trained.stdout
     assert "worst shortfall" in trained.stdout
     assert "\x1b" not in trained.stdout + trained.stderr
     assert "\r" not in trained.stdout + trained.stderr
-    again = prudent(
+    again = prudent_process(
         "train", "gaussian", "--method", "nre", *TINY, "-o", "run", "--json", cwd=place
     )
     facts = json.loads(again.stdout)
     assert facts["schema"] == "prudent.train/1"
     assert f"{facts['metrics']['auc']:+.3f}" in trained.stdout
-    other = prudent("train", "gaussian", "--method", "npe", *TINY, "-o", "run", cwd=place)
+    other = prudent_process("train", "gaussian", "--method", "npe", *TINY, "-o", "run", cwd=place)
     assert other.returncode == 2
     assert "method: nre there, npe now" in other.stderr
-    diagnosed = prudent("diagnose", "run", "--num-test", "64", "--json", cwd=place)
+    diagnosed = prudent_process("diagnose", "run", "--num-test", "64", "--json", cwd=place)
     assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 64
-    reported = prudent("report", "run", "-o", "page.html", cwd=place)
+    reported = prudent_process("report", "run", "-o", "page.html", cwd=place)
     assert reported.stdout == "Report: page.html (1 of 1 runs finished)\n"
     assert sorted(path.name for path in place.iterdir()) == ["page.html", "run"]
 
@@ -241,8 +231,9 @@ def test_version():
     assert prudent("--version").stdout == f"prudent {__version__}\n"
 
 
+@pytest.mark.process
 def test_plain_ascii_terminals_work(tmp_path):
-    result = prudent(
+    result = prudent_process(
         "train",
         "gaussian",
         "--method",
@@ -257,6 +248,7 @@ def test_plain_ascii_terminals_work(tmp_path):
     assert "+/-" in result.stdout
 
 
+@pytest.mark.process
 def test_a_terminal_sees_the_loss_terms(tmp_path):
     seen = seen_on_a_terminal([sys.executable, "-m", "prudent", *TRAIN], tmp_path)
     assert b"training: 100%" in seen

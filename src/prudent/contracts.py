@@ -3,11 +3,15 @@ r"""The protocols that the layers share. Nothing here computes.
 A posterior is a batch: conditioning on ``N`` observations gives one object that stands for ``N``
 distributions over ``D`` parameters. Shapes follow ``torch.distributions``: samples first, then the
 batch, then the event.
+
+Every posterior has ``log_prob`` and ``sample``. What else it can do, it shows by its methods:
+``isinstance(posterior, Rows)`` asks for an optional ability. The method must be a real attribute;
+Python 3.12 does not see one that ``__getattr__`` makes up.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +19,17 @@ from torch import Tensor
 # What torch distributions accept.
 Shape = torch.Size | list[int] | tuple[int, ...]
 
-__all__ = ["Estimator", "Objective", "Posterior", "Prior", "RatioPosterior"]
+__all__ = [
+    "Estimator",
+    "FromNoise",
+    "LogRatio",
+    "Objective",
+    "Posterior",
+    "Prior",
+    "Reparametrized",
+    "Rows",
+    "SampleAndLogProb",
+]
 
 
 @runtime_checkable
@@ -31,8 +45,9 @@ class Prior(Protocol):
         ...
 
 
+@runtime_checkable
 class Posterior(Protocol):
-    """The posteriors of a batch of N observations."""
+    """The posteriors of a batch of N observations: what every one of them can do."""
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of ``theta`` (..., N, D) as (..., N), up to a constant per observation."""
@@ -42,16 +57,51 @@ class Posterior(Protocol):
         """Draw ``theta`` ``(*sample_shape, N, D)`` without a gradient."""
         ...
 
-    def rows(self, index: Tensor | slice) -> Posterior:
+
+@runtime_checkable
+class Rows(Protocol):
+    """A posterior whose observations can be counted and chosen from."""
+
+    def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some of the observations; nothing is embedded again."""
         ...
 
+    def __len__(self) -> int: ...
 
-class RatioPosterior(Posterior, Protocol):
+
+@runtime_checkable
+class LogRatio(Protocol):
     """A posterior that knows its ratio to the prior."""
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D) as (..., N)."""
+        ...
+
+
+@runtime_checkable
+class SampleAndLogProb(Protocol):
+    """A posterior or a proposal that draws and evaluates its draws in one go."""
+
+    def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Draws as of ``sample``, and their log-density as of ``log_prob``; no gradient."""
+        ...
+
+
+@runtime_checkable
+class Reparametrized(Protocol):
+    """A posterior whose draws are a differentiable function of its weights."""
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw ``theta`` ``(*sample_shape, N, D)`` with a gradient."""
+        ...
+
+
+@runtime_checkable
+class FromNoise(Protocol):
+    """A posterior that takes its noise from the caller, who may choose it evenly."""
+
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
         ...
 
 

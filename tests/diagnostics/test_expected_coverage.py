@@ -341,8 +341,8 @@ def test_the_prior_as_posterior_lies_on_the_diagonal():
         assert result.log_posterior == pytest.approx(result.log_prior, abs=1e-4)
         assert result.information_gain == pytest.approx(0.0, abs=1e-4)
         assert result.region_volume == pytest.approx(0.9, abs=0.01)
-        assert result.verdict.startswith("uninformative: it says no more than the prior")
-        assert "calibrated within" in result.verdict
+        assert result.verdict.text.startswith("uninformative: it says no more than the prior")
+        assert "calibrated within" in result.verdict.text
 
 
 def test_coverage_from_alpha_equals_coverage_from_regions():

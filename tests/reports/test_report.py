@@ -19,15 +19,14 @@ from stores import METHODS, empty_results, synthetic_results, write_failure, wri
 
 from faults import CRASHED, fault_points
 from prudent.cli.entry import cli
-from prudent.diagnostics import Coverage, verdict
-from prudent.diagnostics.verdict import margin
+from prudent.diagnostics.verdict import TRUSTED, margin
 from prudent.errors import InputError, StoreError
 from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
 from prudent.reports import sentences, summary
 from prudent.reports.data import embedded, private
 from prudent.reports.html import SCRIPTS, write_report
-from prudent.reports.tables import COLUMNS, rows, run_verdict, text
+from prudent.reports.tables import COLUMNS, rows, text
 
 PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 
@@ -133,9 +132,7 @@ def test_the_verdict_names_who_can_be_trusted_and_the_cost(demo):
     best = found[0].best
     gains = demo.runs.set_index(["budget", "method"])["information_gain"]
     safe = [
-        method
-        for (budget, method), kind in kinds.items()
-        if budget == 1024 and kind in summary.TRUSTED
+        method for (budget, method), kind in kinds.items() if budget == 1024 and kind in TRUSTED
     ]
     assert best.method == max(safe, key=lambda method: gains[1024, method])
     sentence = sentences.case_sentence(found[0])
@@ -177,7 +174,7 @@ def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
     changed = dataclasses.replace(seeds, curves=curves, runs=runs)
     cell = next(c for c in summary.cells(changed) if (c.problem, c.method) == ("slcp", "calnre"))
     assert not cell.trusted
-    assert "1 of 3 seeds" in cell.words
+    assert "1 of 3 seeds" in cell.verdict.text
 
 
 def test_chance_in_one_of_many_seeds_is_no_alarm():
@@ -400,7 +397,7 @@ def test_the_page_is_that_of_the_tables(store, tmp_path):
     found = data_of(page_of(results, tmp_path))
     methods = [one["name"] for one in found["methods"]]
     assert sorted(methods) == ["calnre", "npe", "nre"]
-    verdicts = {run.config.identity: run_verdict(run) for run in load_runs(store)}
+    verdicts = {run.config.identity: run.verdict.text for run in load_runs(store)}
     words = dict(zip(found["runs"]["run"], found["runs"]["words"], strict=True))
     assert {run: word for run, word in words.items() if word} == verdicts
 
@@ -496,9 +493,14 @@ def test_missing_numbers_show_as_a_dash(store):
     assert "- ± -" in rows([empty])[0]
 
 
-def test_a_run_is_judged_by_its_curve(store):
+@pytest.mark.parametrize(
+    ("shift", "kind"), [(-0.1, "over-confident"), (0.0, "calibrated"), (0.1, "conservative")]
+)
+def test_a_run_is_judged_by_its_curve(store, shift, kind):
     run = load_runs(store)[0]
-    import torch
-
-    curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
-    assert run_verdict(run) == verdict(Coverage(**curves, num_pairs=2000), run.metrics)
+    levels = run.coverage["levels"]
+    curve = [min(1.0, max(0.0, level + shift)) for level in levels]
+    verdict = dataclasses.replace(run, coverage={**run.coverage, "curve": curve}).verdict
+    assert verdict.kind == kind
+    assert f"90 % regions contain the truth {90 + 100 * shift:.0f} ±" in verdict.evidence
+    assert "(2,000 test pairs)" in str(verdict)

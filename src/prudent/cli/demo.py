@@ -44,13 +44,13 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     from prudent.experiments import load_results
     from prudent.reports.figures import draw, save
     from prudent.reports.html import write_report
-    from prudent.reports.tables import run_verdict, text
+    from prudent.reports.tables import text
 
     results = load_results(root)
     write_report(results, root / "report.html", directory=root)
     save(draw("coverage", results), root / "coverage.png", dpi=150)
     show(text(finished, shutil.get_terminal_size().columns) + "\n")
     for run in finished:
-        show(f"{run.config}: {run_verdict(run)}")
+        show(f"{run.config}: {run.verdict}")
     show(f"Report: {root / 'report.html'}")
     show("Next: prudent train --help")

@@ -49,7 +49,7 @@ def diagnose(
     )
     if as_json:
         curves = result.coverage.curves()
-        facts = {"verdict": result.verdict, "metrics": result.metrics()}
+        facts = {"verdict": str(result.verdict), "metrics": result.metrics()}
         emit("diagnose", {**facts, "coverage": {k: curves[k] for k in ("levels", "curve")}})
         return
     show(str(result))

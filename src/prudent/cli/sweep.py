@@ -19,7 +19,7 @@ from prudent.cli.status import (
 )
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import Means, default_workers, launch
+from prudent.experiments.launch import LaunchOptions, default_workers, launch
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -78,7 +78,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    means = Means(
+    options = LaunchOptions(
         default_workers(plan.configs) if workers is None else workers,
         engine,
         address,
@@ -86,20 +86,20 @@ def sweep(
         force,
     )
     if watch:
-        watch_status(plan, root, means.workers, as_json=as_json)
+        watch_status(plan, root, options.workers, as_json=as_json)
         return
     if status:
-        show_status(plan, root, means.workers, verify=verify, as_json=as_json)
+        show_status(plan, root, options.workers, verify=verify, as_json=as_json)
         return
     found = states(plan.configs, root, look=False)
     if dry_run:
-        show_plan(plan, root, found, means.workers, as_json=as_json)
+        show_plan(plan, root, found, options.workers, as_json=as_json)
         return
     _check_trust(plan, file or "", allowed=allow_code)
     if print_script:
         _print_script(plan, root, changes, max_runs)
         return
-    _start(plan, root, found, means, quiet=quiet or as_json)
+    _start(plan, root, found, options, quiet=quiet or as_json)
     _finish(plan, root, as_json=as_json)
 
 
@@ -144,14 +144,16 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _start(plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool) -> None:
+def _start(
+    plan: Sweep, root: Path, found: list[RunState], options: LaunchOptions, *, quiet: bool
+) -> None:
     left = {one.config.problem for one in found if one.state != "done"}
-    expected = expected_cost(found, root, means.workers)
+    expected = expected_cost(found, root, options.workers)
     check_writable(root)
     for problem in sorted(name for name in left if ":" in name):
         allow_import(problem, quiet=quiet)
-    say(plan_line(plan, found, expected, means.workers), quiet=quiet)
-    launch(plan, root, found, means, False if quiet else None)
+    say(plan_line(plan, found, expected, options.workers), quiet=quiet)
+    launch(plan, root, found, options, False if quiet else None)
 
 
 def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:

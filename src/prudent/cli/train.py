@@ -88,13 +88,13 @@ def train(
     check_writable(path.parent)
     allow_import(config_.problem, quiet=quiet or as_json)
     run = _run(config_, path, quiet=quiet or as_json)
-    from prudent.reports.tables import run_verdict, text
+    from prudent.reports.tables import text
 
     if as_json:
-        emit("train", {"path": str(path), "verdict": run_verdict(run), "metrics": run.metrics})
+        emit("train", {"path": str(path), "verdict": str(run.verdict), "metrics": run.metrics})
         return
     show(text([run], shutil.get_terminal_size().columns) + "\n")
-    show(f"{config_.method}: {run_verdict(run)}")
+    show(f"{config_.method}: {run.verdict}")
     show(f"Results: {path}")
     show(f"Next: prudent report {path} -o report.html")
 

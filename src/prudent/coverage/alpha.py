@@ -24,7 +24,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prudent.coverage.relaxations import INDICATORS, below
+from prudent._choices import INDICATORS
+from prudent.coverage.relaxations import below
 from prudent.errors import InputError, unknown_name
 
 __all__ = ["alpha"]

@@ -21,21 +21,14 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
+from prudent.contracts import Rows
 from prudent.coverage.alpha import alpha
 from prudent.coverage.proposals import check_proposal, draw
-from prudent.coverage.relaxations import INDICATORS, straight_through
+from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
 
 __all__ = ["CoveragePenalty", "Evaluation", "penalty", "worst_shortfall"]
-
-TARGETS = {"conservative": 0.0, "calibrated": 1.0}
-COMPUTATIONS = ("sort", "direct")
-LEVELS = ("upper", "mean")
-DISTANCES = {
-    "squared": lambda excess: excess.square().mean(),
-    "absolute": lambda excess: excess.abs().mean(),
-    "supremum": lambda excess: excess.abs().max(),
-}
 
 
 class _LogProb(Protocol):
@@ -90,9 +83,13 @@ def penalty(
         counted = (alpha <= grid[:, None]).to(alpha.dtype)
         excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
         excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
-    reduce = DISTANCES[distance]
-    value: Tensor = (1 - blend) * reduce(excess.relu()) + blend * reduce(excess)
-    return value
+    return (1 - blend) * _size(excess.relu(), distance) + blend * _size(excess, distance)
+
+
+def _size(excess: Tensor, distance: str) -> Tensor:
+    if distance == "squared":
+        return excess.square().mean()
+    return excess.abs().mean() if distance == "absolute" else excess.abs().max()
 
 
 def _blend(target: str | float) -> float:
@@ -268,9 +265,9 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={target}, indicator={self.indicator}"
 
 
-def _thin(posterior: Any, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
+def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
     """A random share of the pairs."""
-    if not hasattr(posterior, "rows"):
+    if not isinstance(posterior, Rows):
         raise InputError(
             f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
             "choose some of its observations; pass fraction=1."

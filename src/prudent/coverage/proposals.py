@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from prudent._choices import MODELS
+from prudent.contracts import Reparametrized, SampleAndLogProb
 from prudent.errors import InputError, unknown_name
 
 __all__ = ["check_proposal", "draw"]
-
-MODELS = ("model", "model-rsample")
 
 
 def draw(
@@ -25,7 +25,7 @@ def draw(
     """
     log_proposal = None
     if proposal == "model-rsample":
-        if not hasattr(posterior, "rsample"):
+        if not isinstance(posterior, Reparametrized):
             raise InputError(
                 f'proposal="model-rsample" needs `rsample`, and {type(posterior).__name__} has '
                 'none; use "model" or the prior.'
@@ -47,9 +47,8 @@ def draw(
 
 
 def _sample_and_log_prob(proposal: Any, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    if hasattr(proposal, "sample_and_log_prob"):
-        draws, log_prob = proposal.sample_and_log_prob(shape)
-        return draws, log_prob
+    if isinstance(proposal, SampleAndLogProb):
+        return proposal.sample_and_log_prob(tuple(shape))
     draws = proposal.sample(shape)
     return draws, proposal.log_prob(draws)
 
@@ -66,7 +65,7 @@ def check_proposal(proposal: Any) -> None:
                 f"{tuple(proposal.event_shape)} and batch_shape {tuple(proposal.batch_shape)}. "
                 "Wrap it: torch.distributions.Independent(proposal, 1)."
             )
-    elif not hasattr(proposal, "sample_and_log_prob"):
+    elif not isinstance(proposal, SampleAndLogProb):
         missing = [name for name in ("sample", "log_prob") if not hasattr(proposal, name)]
         if missing:
             raise InputError(

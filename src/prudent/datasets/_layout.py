@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from prudent._extras import require
 from prudent._files import canonical_json, sha256
 from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
@@ -41,11 +42,7 @@ Json = dict[str, Any]
 
 def import_zarr() -> Any:
     """The zarr package, or how to get it."""
-    try:
-        import zarr
-    except ImportError as error:
-        raise InputError('simulation stores need zarr: pip install "prudent[zarr]"') from error
-    return zarr
+    return require("zarr", "zarr", "simulation stores")
 
 
 def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: int) -> Json:

@@ -29,6 +29,7 @@ from prudent._arrays import float32
 from prudent._randomness import derive, generator, numpy_seeded, seeded
 from prudent._threads import threads
 from prudent.datasets._layout import BLOCK, REASONS
+from prudent.errors import DataError, one_line
 from prudent.problems.problem import Problem
 
 __all__ = ["Simulated", "draw", "draw_sequence"]
@@ -63,7 +64,7 @@ class Simulated:
         return dict(zip(REASONS[1:], counts[1:], strict=True))
 
 
-class _Malformed(TypeError):
+class _Malformed(DataError):
     """A simulator returned something that is not ``x``."""
 
 
@@ -110,7 +111,7 @@ def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:
         reason = torch.zeros(num_rows, dtype=torch.uint8)
     except Exception as first:
         x, reason, dtype, error = _rows(problem, theta, seed, *labels)
-        error = error or _one_line(first)
+        error = error or one_line(first, 200)
     reason[(reason == 0) & x.isnan().flatten(1).any(dim=1)] = NAN
     reason[(reason == 0) & x.isinf().flatten(1).any(dim=1)] = INFINITE
     return Simulated(theta, x, reason, error, dtype)
@@ -175,11 +176,5 @@ def _rows(
             x[row] = value[0]
         except Exception as failure:
             reason[row] = MALFORMED if isinstance(failure, _Malformed) else RAISED
-            error = error or _one_line(failure)
+            error = error or one_line(failure, 200)
     return x, reason, dtype, error
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:200]
-    kind = type(error).__name__
-    return text if isinstance(error, _Malformed) else f"{kind}: {text}" if text else kind

@@ -20,10 +20,11 @@ import numpy as np
 from torch import Tensor
 
 from prudent._arrays import float32
+from prudent._extras import require
 from prudent.datasets.pairs import Pairs, check_shapes
 from prudent.datasets.store import Store
 from prudent.datasets.streaming import CHUNK_BYTES, NUM_CHUNKS, Data, Stream, row_bytes
-from prudent.errors import DataError, InputError, StoreError
+from prudent.errors import DataError, InputError, StoreError, one_line
 
 __all__ = ["NAMES", "FileRows", "open_rows", "read"]
 
@@ -160,12 +161,11 @@ class FileRows:
         except (InputError, StoreError):
             raise
         except OSError as error:
-            reason = error.strerror or _one_line(error)
+            reason = error.strerror or one_line(error)
             raise StoreError(f"{self.path} cannot be read: {reason}.") from error
         except Exception as error:  # the libraries raise many kinds for a damaged file
-            raise StoreError(
-                f"{self.path} is damaged or not {suffix}: {_one_line(error)}."
-            ) from error
+            reason = one_line(error).rstrip(".")
+            raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
 
 
 class _Whole(FileRows):
@@ -185,10 +185,6 @@ def _name(path: Path, role: str, name: str | None, names: Iterable[str]) -> str:
         f"no `{name or role}` in {path}; expected `theta` and `x`, found: {listed}. Say which is "
         f"which with {role}=NAME (--{role} NAME)."
     )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def _check_size(path: Path, name: str, declared: int, stored: int) -> None:
@@ -262,10 +258,7 @@ class _Slice:
 
 @contextlib.contextmanager
 def _hdf5(path: Path) -> Iterator[Arrays]:
-    try:
-        import h5py  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise InputError('HDF5 files need h5py: pip install "prudent[hdf5]"') from error
+    h5py = require("h5py", "hdf5", "HDF5 files")
     with h5py.File(path, "r") as file:
         yield {name: partial(_dataset, path, file, name, h5py) for name in file.keys()}
 

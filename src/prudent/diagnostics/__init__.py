@@ -9,7 +9,7 @@ from prudent.diagnostics.rank_tests import RankTests, rank_tests
 from prudent.diagnostics.sbc import SBC, sbc
 from prudent.diagnostics.spread import Spread, spread
 from prudent.diagnostics.tarp import TARP, tarp
-from prudent.diagnostics.verdict import verdict
+from prudent.diagnostics.verdict import Verdict, judge
 
 __all__ = [
     "SBC",
@@ -21,9 +21,11 @@ __all__ = [
     "PredictiveCheck",
     "RankTests",
     "Spread",
+    "Verdict",
     "c2st",
     "diagnose",
     "expected_coverage",
+    "judge",
     "kl",
     "local_coverage",
     "measure",
@@ -33,5 +35,4 @@ __all__ = [
     "sbc",
     "spread",
     "tarp",
-    "verdict",
 ]

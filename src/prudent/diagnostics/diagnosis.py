@@ -26,7 +26,7 @@ from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
 from prudent.diagnostics.picture import picture
 from prudent.diagnostics.rank_tests import RankTests, rank_tests
 from prudent.diagnostics.ranks import finite_pairs
-from prudent.diagnostics.verdict import verdict
+from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
 
@@ -110,9 +110,10 @@ class Diagnosis:
     local: LocalCoverage | None = None
 
     @property
-    def verdict(self) -> str:
-        """The coverage curve in words."""
-        return verdict(self.coverage, self.metrics())
+    def verdict(self) -> Verdict:
+        """What the coverage curve says; its text is a sentence."""
+        curves, number = self.coverage.curves(), self.coverage.num_pairs
+        return judge(**curves, num_pairs=number, metrics=self.metrics())
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
@@ -157,7 +158,7 @@ class Diagnosis:
             rows += [("SBC", self.ranks.sbc.verdict), ("TARP", self.ranks.tarp.verdict)]
         if self.local is not None:
             rows.append(("by region", self.local.verdict))
-        return "\n".join([self.verdict, *(f"  {name:<24}{value}" for name, value in rows)])
+        return "\n".join([self.verdict.text, *(f"  {name:<24}{value}" for name, value in rows)])
 
     def _log_posterior(self) -> str:
         if self.num_zero_density == 0:

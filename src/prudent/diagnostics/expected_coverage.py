@@ -41,6 +41,7 @@ from prudent.diagnostics.points import (
     region_volume,
 )
 from prudent.diagnostics.sampling import Importance, Samples
+from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
 
 __all__ = ["Coverage", "Measurement", "expected_coverage", "measure"]
@@ -55,7 +56,6 @@ VOLUME_LEVEL = 0.9
 FEW_POINTS = 100
 # Evaluations at a time: activations of this many rows stay in cache.
 CHUNK = 2**13
-NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,9 @@ class Grid:
             # nearby, in long ridges: more cells are cut each time, and cliffs first.
             value = log_share + (change.log1p() if cut == 0 else change)
             chosen = value.topk(self.num_cut * 2 ** min(cut, 3), dim=0).indices
-            some = posterior if len(active) == num_rows else posterior.rows(active)
+            some = posterior
+            if len(active) < num_rows:
+                some = posterior.rows(active)  # type: ignore[attr-defined]
             corner, scale = cells.corner[chosen, active], cells.scale[chosen, active]
             cells.log_mass[chosen, active] = -torch.inf
             parts = self.again(some, corner, scale, self.size)

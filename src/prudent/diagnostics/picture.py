@@ -28,7 +28,7 @@ def picture(diagnosis: Diagnosis) -> Figure:
     if diagnosis.ranks is not None:
         _sbc(axes[1], diagnosis)
         _tarp(axes[2], diagnosis)
-    figure.suptitle(diagnosis.verdict.split(":")[0])
+    figure.suptitle(diagnosis.verdict.kind)
     return figure
 
 

@@ -1,4 +1,4 @@
-r"""The curve in words, no stronger than the number of test pairs allows.
+r"""What a coverage curve says, no stronger than the number of test pairs allows.
 
 The coverage curve is an empirical distribution function, so the Dvoretzky-Kiefer-Wolfowitz
 inequality bounds its error at all levels at once: with 95 % probability it stays within
@@ -6,62 +6,121 @@ inequality bounds its error at all levels at once: with 95 % probability it stay
 
 The prior is calibrated too, and useless. A calibrated posterior whose log-density at the truth is
 not above the prior's, by more than the error of that difference, is called uninformative.
+
+Everything here is plain numbers, so that stored runs are judged without torch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from prudent.diagnostics import scalars
-from prudent.diagnostics.expected_coverage import NORMAL_95, Coverage
+__all__ = ["KINDS", "TRUSTED", "Verdict", "judge", "margin"]
 
-__all__ = ["margin", "verdict"]
-
+KINDS = ("over-confident", "conservative", "calibrated", "uninformative", "not enough test pairs")
+# The kinds of posteriors that are known not to be over-confident.
+TRUSTED = ("calibrated", "conservative", "uninformative")
 ERROR_RATE = 0.05
+NORMAL_95 = 1.959964
 # With a wider margin than this, "calibrated within" would say nothing.
 WIDEST_MARGIN = 0.05
 # Nats by which float32 can be wrong: less is no gain.
 NO_GAIN = 1e-3
 
 
-def margin(num_pairs: int) -> float:
-    """How far the curve can be from the truth at any level, with 95 % probability.
+@dataclass(frozen=True)
+class Verdict:
+    """A judgement of a coverage curve.
+
+    Args:
+        kind: One of ``over-confident``, ``conservative``, ``calibrated``, ``uninformative`` and
+            ``not enough test pairs``.
+        evidence: The numbers that the judgement rests on.
+        text: Kind and evidence as one sentence.
+    """
+
+    kind: str
+    evidence: str
+    text: str
+
+    @classmethod
+    def of(cls, kind: str, evidence: str, between: str = ": ") -> Verdict:
+        """The verdict whose sentence is its kind followed by its evidence."""
+        return cls(kind, evidence, f"{kind}{between}{evidence}")
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the posterior is known not to be over-confident."""
+        return self.kind in TRUSTED
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def margin(num_pairs: int, num_curves: int = 1) -> float:
+    """The distance that no curve of calibrated posteriors exceeds, with 95 % probability.
+
+    Args:
+        num_pairs: The number of test pairs of each curve.
+        num_curves: The number of curves that have to stay within the distance at once.
 
     >>> round(margin(2000), 3)
     0.03
     """
-    return math.sqrt(math.log(2 / ERROR_RATE) / (2 * num_pairs))
+    return math.sqrt(math.log(2 * num_curves / ERROR_RATE) / (2 * num_pairs))
 
 
-def verdict(coverage: Coverage, metrics: Mapping[str, Any] | None = None) -> str:
-    """Over-confident, conservative, calibrated, uninformative, or not enough pairs to tell.
+def judge(
+    levels: Sequence[float],
+    curve: Sequence[float],
+    lower: Sequence[float],
+    upper: Sequence[float],
+    *,
+    num_pairs: int,
+    metrics: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """Judge a coverage curve.
 
     Args:
-        coverage: The curve.
-        metrics: What :meth:`prudent.diagnostics.Diagnosis.metrics` gives, or a stored run's
-            metrics. Without them nothing is called uninformative.
+        levels: The credibility levels.
+        curve: The coverage at each level.
+        lower: The lower end of the interval of each point.
+        upper: The upper end of the interval of each point.
+        num_pairs: The number of test pairs.
+        metrics: The scalars of the diagnosis or of the stored run. Without them nothing is called
+            uninformative.
+
+    >>> print(judge([0.5, 0.9], [0.4, 0.8], [0.38, 0.78], [0.42, 0.82], num_pairs=2000))
+    over-confident: 90 % regions contain the truth 80 ± 2 % of the time (2,000 test pairs)
     """
-    tolerance = margin(coverage.num_pairs)
-    shortfall = scalars.worst_shortfall(coverage)
-    excess = scalars.worst_excess(coverage)
-    evidence = _evidence(coverage, tolerance)
+    tolerance = margin(num_pairs)
+    # To six digits, as they are stored, so that a run and its stored form are judged alike.
+    short = [round(level - share, 6) for level, share in zip(levels, curve, strict=True)]
+    shortfall, excess = max(0.0, *short), max(0.0, *(-value for value in short))
+    index = min(range(len(short)), key=lambda place: abs(levels[place] - 0.9))
+    if short[index] <= tolerance < shortfall:
+        index = short.index(shortfall)
+    half = max(upper[index] - curve[index], curve[index] - lower[index])
+    measured = (
+        f"{100 * levels[index]:.0f} % regions contain the truth {100 * curve[index]:.0f} ± "
+        f"{max(1, round(100 * half))} % of the time ({num_pairs:,} test pairs)"
+    )
     if shortfall > tolerance and excess > tolerance:
-        return (
-            f"over-confident at some levels (short by {shortfall:.2f}) and conservative at others "
-            f"(above by {excess:.2f}): {evidence}"
-        )
+        sides = f"(short by {shortfall:.2f}) and conservative at others (above by {excess:.2f})"
+        return Verdict.of("over-confident", f"at some levels {sides}: {measured}", " ")
     if shortfall > tolerance:
-        return f"over-confident: {evidence}"
+        return Verdict.of("over-confident", measured)
     if excess > tolerance:
-        return f"conservative: worst shortfall {shortfall:.2f} ± {tolerance:.2f}, {evidence}"
+        worst = f"worst shortfall {shortfall:.2f} ± {tolerance:.2f}"
+        return Verdict.of("conservative", f"{worst}, {measured}")
     if tolerance > WIDEST_MARGIN:
-        return f"not enough test pairs to tell: {evidence}; use 1,000 or more"
-    calibrated = f"calibrated within ± {tolerance:.2f} at all levels"
+        return Verdict.of("not enough test pairs", f"to tell: {measured}; use 1,000 or more", " ")
+    within = f"within ± {tolerance:.2f} at all levels"
     if nothing := _uninformative(metrics or {}):
-        return f"{nothing}; {calibrated}"
-    return f"{calibrated}: {evidence}"
+        return Verdict.of("uninformative", f"{nothing}; calibrated {within}")
+    return Verdict.of("calibrated", f"{within}: {measured}", " ")
 
 
 def _uninformative(metrics: Mapping[str, Any]) -> str | None:
@@ -73,21 +132,4 @@ def _uninformative(metrics: Mapping[str, Any]) -> str | None:
         return None
     if posterior - prior > NORMAL_95 * error + NO_GAIN:
         return None
-    return (
-        "uninformative: it says no more than the prior "
-        f"(log posterior {posterior:.2f}, prior {prior:.2f})"
-    )
-
-
-def _evidence(coverage: Coverage, tolerance: float) -> str:
-    """Coverage at the 90 % level, or at the worst one if only others fall short."""
-    short = coverage.levels - coverage.curve
-    index = int((coverage.levels - 0.9).abs().argmin())
-    if float(short[index]) <= tolerance < float(short.max()):
-        index = int(short.argmax())
-    level, share = float(coverage.levels[index]), float(coverage.curve[index])
-    half = max(float(coverage.upper[index]) - share, share - float(coverage.lower[index]))
-    return (
-        f"{100 * level:.0f} % regions contain the truth {100 * share:.0f} ± "
-        f"{max(1, round(100 * half))} % of the time ({coverage.num_pairs:,} test pairs)"
-    )
+    return f"it says no more than the prior (log posterior {posterior:.2f}, prior {prior:.2f})"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prudent._files import to_json, write_atomic
 from prudent._progress import Reporter
-from prudent.errors import PrudentError
+from prudent.errors import one_line
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.locks import Busy, claim
@@ -59,7 +59,7 @@ def _attempt(config: RunConfig, path: Path, progress: Reporter) -> Outcome:
 
         run_claimed(config, path, progress)
     except (Exception, SystemExit) as error:
-        reason = _reason(error)
+        reason = one_line(error)
         if _disk_is_full(error):
             return Outcome("full", reason)
         record_failure(config, path, reason, traceback.format_exc())
@@ -83,14 +83,6 @@ def failure(path: Path) -> str | None:
             return file.readline(500).strip() or "no reason given"
     except OSError:
         return None
-
-
-def _reason(error: BaseException) -> str:
-    """One line; the type of the error only where its text was not made for users."""
-    text = " ".join(str(error).split())
-    if isinstance(error, PrudentError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _disk_is_full(error: BaseException | None) -> bool:

@@ -13,45 +13,35 @@ from pathlib import Path
 
 from prudent._files import write_atomic
 from prudent._progress import Reporter
+from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments.changed import outdated, refuse, set_aside
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
-from prudent.experiments.engines import available_cores, open_engine
+from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.runner import DiskFull, run_configs
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 from prudent.experiments.view import View
 
-__all__ = ["Means", "default_workers", "interruption", "launch", "run_sweep"]
+__all__ = ["LaunchOptions", "default_workers", "interruption", "launch", "run_sweep"]
 
 INDEX = "index.csv"
 
 
+@documented
 @dataclass(frozen=True)
-class Means:
-    """How a sweep is run, which does not change its results.
+class LaunchOptions:
+    """The way a sweep is run, which does not change its results."""
 
-    Args:
-        workers: Runs at once.
-        engine: ``local``, ``dask`` or ``slurm``.
-        address: Of a Dask scheduler.
-        timeout: Seconds after which a run has failed.
-        force: Start although the disk seems too small, and move runs of a simulator that has
-            changed out of the way.
-    """
-
-    workers: int = 1
-    engine: str = "local"
-    address: str | None = None
-    timeout: float | None = None
-    force: bool = False
+    workers: int = setting(1, least=1, help="Runs at once")
+    engine: str = setting("local", choices=ENGINES, help="Where to work")
+    address: str | None = setting(None, help="The address of a Dask scheduler")
+    timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
+    force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"`workers` is {self.workers}; expected a whole number >= 1.")
-        if self.timeout is not None and not self.timeout > 0:
-            raise InputError(f"`timeout` is {self.timeout:g}; expected seconds > 0.")
+        check(self)
 
 
 def default_workers(configs: Sequence[RunConfig]) -> int:
@@ -88,12 +78,16 @@ def run_sweep(
     root = Path("runs") / plan.name if output is None else Path(output)
     workers = default_workers(plan.configs) if workers is None else workers
     found = states(plan.configs, root, look=False)
-    launch(plan, root, found, Means(workers, engine, address, timeout), progress)
+    launch(plan, root, found, LaunchOptions(workers, engine, address, timeout), progress)
     return count(states(plan.configs, root, look=False))
 
 
 def launch(
-    plan: Sweep, root: Path, found: Sequence[RunState], means: Means, progress: Reporter = None
+    plan: Sweep,
+    root: Path,
+    found: Sequence[RunState],
+    options: LaunchOptions,
+    progress: Reporter = None,
 ) -> None:
     """Work on what is left.
 
@@ -101,27 +95,27 @@ def launch(
         plan: The runs.
         root: Their directory.
         found: Their states.
-        means: How.
+        options: The way to do it.
         progress: See :class:`prudent._progress.Progress`.
     """
     left = [one.config for one in found if one.state != "done"]
     check_directory(root)
     old = outdated(plan.configs, root)
-    if not means.force:
+    if not options.force:
         refuse(old, root)
     if not left:
         _begin(plan, root)
         return
-    _check_space(root, disk_bytes(left, means.workers), force=means.force)
-    scratch = root / ".work" / f"{means.engine}-{os.getpid()}"
-    workers = min(means.workers, len(left))
-    engine = open_engine(means.engine, workers, scratch, address=means.address, job=plan.job)
+    _check_space(root, disk_bytes(left, options.workers), force=options.force)
+    scratch = root / ".work" / f"{options.engine}-{os.getpid()}"
+    workers = min(options.workers, len(left))
+    engine = open_engine(options.engine, workers, scratch, address=options.address, job=plan.job)
     try:
         with engine:
             _begin(plan, root)
             set_aside(old, root)
             with View("sweep", left, len(found) - len(left), progress) as view:
-                run_configs(left, root, engine, view.listen, means.timeout)
+                run_configs(left, root, engine, view.listen, options.timeout)
     except DiskFull as error:
         raise StoreError(f"{error} {interruption(plan, root)}") from error
     except BaseException as error:

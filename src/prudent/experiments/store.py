@@ -15,12 +15,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prudent._files import sha256, sync_directory, to_json, write_atomic
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
+
+if TYPE_CHECKING:
+    from prudent.diagnostics.verdict import Verdict
 
 __all__ = [
     "Run",
@@ -61,6 +64,13 @@ class Run:
     coverage: dict[str, list[float]]
     timing: dict[str, Any]
     files: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the coverage curve of the run says."""
+        from prudent.diagnostics.verdict import judge
+
+        return judge(**self.coverage, num_pairs=self.metrics["num_pairs"], metrics=self.metrics)
 
     def file(self, name: str) -> bytes:
         """The contents of a file, which must be those that were stored with this run."""

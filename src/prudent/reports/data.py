@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from prudent.history import PANELS
 from prudent.reports.figures.methods import LABELS, STYLES
-from prudent.reports.summary import Cell, Columns, by_run, kind, records, run_words, settings
+from prudent.reports.summary import Cell, Columns, by_run, records, run_verdicts, settings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -66,7 +66,7 @@ def page_data(results: Results, cells: Sequence[Cell]) -> dict[str, Any]:
     }
     own = settings(results.runs)
     variants = list(dict.fromkeys(own))
-    words = run_words(results)
+    verdicts = run_verdicts(results)
     runs: dict[str, list[Any]] = {
         "run": [_text(row["run"]) for row in rows],
         "place": [Path(_text(row.get("path"))).name for row in rows],
@@ -77,8 +77,8 @@ def page_data(results: Results, cells: Sequence[Cell]) -> dict[str, Any]:
         "seed": [_short(row.get("seed")) for row in rows],
         "state": [_text(row["state"]) for row in rows],
         "error": [private(row.get("error"), row["state"]) for row in rows],
-        "kind": [kind(words[row["run"]]) if row["run"] in words else None for row in rows],
-        "words": [words.get(row["run"]) for row in rows],
+        "kind": [verdicts[row["run"]].kind if row["run"] in verdicts else None for row in rows],
+        "words": [verdicts[row["run"]].text if row["run"] in verdicts else None for row in rows],
     }
     runs |= {name: [_short(row.get(name)) for row in rows] for name in METRICS}
     return {
@@ -93,7 +93,7 @@ def page_data(results: Results, cells: Sequence[Cell]) -> dict[str, Any]:
                 names["methods"].index(cell.method),
                 variants.index(cell.setting),
                 cell.kind,
-                cell.words,
+                cell.verdict.text,
             ]
             for cell in cells
         ],

@@ -84,7 +84,7 @@ def _page(results: Results, name: str) -> str:
         budget_options=parts.options(sorted({b for b in data["runs"]["budget"] if b}), ","),
         seed_options=parts.options(sorted({s for s in data["runs"]["seed"] if s is not None})),
         method_boxes=parts.method_boxes(data["methods"]),
-        description=escape(" ".join(f"{c.name}, {c.words}." for c in found[:MOST_PANELS])),
+        description=escape(" ".join(f"{c.name}, {c.verdict}." for c in found[:MOST_PANELS])),
         figure=figure,
         figure_note=escape(figure_note),
         table_head=parts.table_head(),

@@ -152,7 +152,7 @@ def table_rows(cells: Sequence[Cell]) -> str:
 
 def _table_cells(cell: Cell) -> Iterable[str]:
     style, sign = SIGNS[cell.kind]
-    words = cell.words.removeprefix(f"{cell.kind}: ")
+    words = cell.verdict.text.removeprefix(f"{cell.kind}: ")
     if cell.num_short and cell.num_seeds > 1:
         words += f" ({cell.num_short} of {cell.num_done} seeds over-confident)"
     text = {

@@ -16,11 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from prudent.diagnostics import Coverage, verdict
-from prudent.diagnostics.expected_coverage import NORMAL_95
-from prudent.diagnostics.verdict import ERROR_RATE, margin
+from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
 from prudent.reports.figures.cells import settings_of
 from prudent.reports.figures.methods import LABELS
 
@@ -30,26 +27,23 @@ if TYPE_CHECKING:
     from prudent.experiments import Results
 
 __all__ = [
-    "TRUSTED",
     "Cell",
     "Estimate",
     "by_run",
     "cells",
-    "kind",
     "records",
-    "run_words",
+    "run_verdicts",
     "settings",
 ]
 
-TRUSTED = ("calibrated", "conservative", "uninformative")
 KEYS = ("problem", "method", "budget", "seed")
 ABSENT = ("nan", "None")  # of runs whose config could not be read
-KINDS = ("over-confident", "conservative", "calibrated", "uninformative", "not enough test pairs")
 ERRORS = {
     "auc": "auc_error",
     "log_posterior": "log_posterior_error",
     "information_gain": "information_gain_error",
 }
+NOTHING = Verdict("no finished run", "", "no finished run")
 METRICS = ("worst_shortfall", "auc", "log_posterior", "information_gain", "region_volume")
 
 
@@ -81,9 +75,7 @@ class Cell:
         budget: Simulations.
         method: Its name.
         setting: What distinguishes it from cells with the same names; mostly nothing.
-        kind: ``over-confident``, ``conservative``, ``calibrated``, ``uninformative``, ``not enough
-            test pairs`` or ``no finished run``.
-        words: The same with its evidence.
+        verdict: The judgement of all seeds together; its kind is ``no finished run`` if none is.
         num_done: Finished seeds.
         num_seeds: All of them.
         num_short: Seeds that are over-confident, each for itself.
@@ -95,8 +87,7 @@ class Cell:
     budget: int
     method: str
     setting: str
-    kind: str
-    words: str
+    verdict: Verdict
     num_done: int
     num_seeds: int
     num_short: int
@@ -112,7 +103,12 @@ class Cell:
     @property
     def trusted(self) -> bool:
         """Whether it is known not to be over-confident."""
-        return self.kind in TRUSTED
+        return self.verdict.trusted
+
+    @property
+    def kind(self) -> str:
+        """The kind of its verdict."""
+        return self.verdict.kind
 
 
 def settings(runs: DataFrame) -> list[str]:
@@ -128,25 +124,20 @@ def settings(runs: DataFrame) -> list[str]:
     ]
 
 
-def run_words(results: Results) -> dict[str, str]:
+def run_verdicts(results: Results) -> dict[str, Verdict]:
     """The verdict of every finished run that has a curve."""
     done = records(results.runs[results.runs["state"] == "done"])
     curves = by_run(results.curves)
     return {
-        row["run"]: verdict(_curve([curves[row["run"]]], [int(row["num_pairs"])]), row)
+        row["run"]: _judge([curves[row["run"]]], [int(row["num_pairs"])], row)
         for row in done
         if row["run"] in curves and row.get("num_pairs")
     }
 
 
-def kind(words: str) -> str:
-    """The first words of a verdict."""
-    return next(name for name in KINDS if words.startswith(name))
-
-
 def cells(results: Results) -> list[Cell]:
     """All cells, in the order of the runs."""
-    runs, verdicts = results.runs, run_words(results)
+    runs, verdicts = results.runs, run_verdicts(results)
     curves = by_run(results.curves)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row, setting in zip(records(runs), settings(runs), strict=True):
@@ -159,14 +150,14 @@ def cells(results: Results) -> list[Cell]:
 def _cell(
     key: tuple[Any, ...],
     rows: Sequence[dict[str, Any]],
-    verdicts: dict[str, str],
+    verdicts: dict[str, Verdict],
     curves: Mapping[str, Columns],
 ) -> Cell:
     done = [row for row in rows if row["run"] in verdicts]
     pairs = [int(row["num_pairs"]) for row in done]
     found = {name: _estimate(done, name) for name in (*METRICS, "train_seconds")}
-    short = [row for row in done if kind(verdicts[row["run"]]) == "over-confident"]
-    words = "no finished run"
+    short = [row for row in done if verdicts[row["run"]].kind == "over-confident"]
+    verdict = NOTHING
     if done:
         error = found["information_gain"].error
         metrics = {
@@ -174,17 +165,17 @@ def _cell(
             "log_prior": _estimate(done, "log_prior").mean,
             "information_gain_error": error,
         }
-        words = verdict(_curve([curves[row["run"]] for row in done], pairs), metrics)
-        if kind(words) != "over-confident" and (bad := _beyond_chance(done)):
-            words = f"over-confident in {bad} of {len(done)} seeds; together {words}"
+        verdict = _judge([curves[row["run"]] for row in done], pairs, metrics)
+        if verdict.kind != "over-confident" and (bad := _beyond_chance(done)):
+            seeds = f"in {bad} of {len(done)} seeds; together {verdict}"
+            verdict = Verdict.of("over-confident", seeds, " ")
     problem, budget, method, setting = key
     return Cell(
         problem=problem,
         budget=budget,
         method=method,
         setting=setting,
-        kind=kind(words) if done else words,
-        words=words,
+        verdict=verdict,
         num_done=len(done),
         num_seeds=len(rows),
         num_short=len(short),
@@ -195,13 +186,12 @@ def _cell(
 
 def _beyond_chance(rows: Sequence[dict[str, Any]]) -> int:
     """Seeds whose shortfall is beyond a margin that holds for all of them at once."""
-    wider = math.sqrt(math.log(2 * len(rows) / ERROR_RATE) / math.log(2 / ERROR_RATE))
-    limits = (wider * margin(int(row["num_pairs"])) for row in rows)
+    limits = (margin(int(row["num_pairs"]), len(rows)) for row in rows)
     return sum(row["worst_shortfall"] > limit for row, limit in zip(rows, limits, strict=True))
 
 
-def _curve(curves: Sequence[Columns], pairs: Sequence[int]) -> Coverage:
-    """The coverage of all test pairs together, with its interval."""
+def _judge(curves: Sequence[Columns], pairs: Sequence[int], metrics: Mapping[str, Any]) -> Verdict:
+    """The verdict on the coverage of all test pairs together."""
     columns = {
         name: np.stack([curve[name].astype(float) for curve in curves])
         for name in ("level", "coverage", "lower", "upper")
@@ -211,13 +201,8 @@ def _curve(curves: Sequence[Columns], pairs: Sequence[int]) -> Coverage:
     if len(curves) > 1:
         half = NORMAL_95 * np.sqrt(np.clip(mean * (1 - mean), 0, None) / sum(pairs))
         lower, upper = (mean - half).clip(0, 1), (mean + half).clip(0, 1)
-    return Coverage(
-        levels=torch.as_tensor(columns["level"][0]),
-        curve=torch.as_tensor(mean),
-        lower=torch.as_tensor(lower),
-        upper=torch.as_tensor(upper),
-        num_pairs=sum(pairs),
-    )
+    found = (part.tolist() for part in (columns["level"][0], mean, lower, upper))
+    return judge(*found, num_pairs=sum(pairs), metrics=metrics)
 
 
 def _estimate(rows: Sequence[dict[str, Any]], name: str) -> Estimate:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from prudent.diagnostics import Coverage, verdict
 from prudent.experiments.store import Run
 
-__all__ = ["COLUMNS", "duration", "rows", "run_verdict", "text"]
+__all__ = ["COLUMNS", "duration", "rows", "text"]
 
 COLUMNS = (
     "problem",
@@ -60,12 +57,6 @@ def text(runs: Sequence[Run], width: int = 100) -> str:
         for row in table
     ]
     return "\n".join(lines)
-
-
-def run_verdict(run: Run) -> str:
-    """The coverage of a stored run in words."""
-    curves = {name: torch.tensor(values) for name, values in run.coverage.items()}
-    return verdict(Coverage(**curves, num_pairs=run.metrics["num_pairs"]), run.metrics)
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from prudent.contracts import Objective, Posterior, RatioPosterior
+from prudent.contracts import LogRatio, Objective, Posterior
 from prudent.coverage.penalty import CoveragePenalty
 
 __all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum"]
@@ -27,7 +27,7 @@ def nll(posterior: Posterior, theta: Tensor) -> Tensor:
     return -posterior.log_prob(theta).mean()
 
 
-def bce(posterior: RatioPosterior, theta: Tensor) -> Tensor:
+def bce(posterior: LogRatio, theta: Tensor) -> Tensor:
     r"""Binary cross-entropy of joint against marginal pairs; both means have weight one.
 
     With log ratio :math:`\ell`: mean of :math:`\log(1 + e^{-\ell})` over joint and of
@@ -37,7 +37,7 @@ def bce(posterior: RatioPosterior, theta: Tensor) -> Tensor:
     return softplus(-joint).mean() + softplus(apart).mean()
 
 
-def balance(posterior: RatioPosterior, theta: Tensor) -> Tensor:
+def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
     r"""The balancing condition of Delaunoy et al. (2022), squared.
 
     The classifier :math:`d = \sigma(\ell)` should satisfy
@@ -48,7 +48,7 @@ def balance(posterior: RatioPosterior, theta: Tensor) -> Tensor:
     return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
 
 
-def _log_ratios(posterior: RatioPosterior, theta: Tensor) -> tuple[Tensor, ...]:
+def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
     """Log ratios of joint and of marginal pairs, in one evaluation."""
     shared = posterior if isinstance(posterior, _Shared) else _Shared(posterior, None)
     return shared.log_ratios(theta).unbind()

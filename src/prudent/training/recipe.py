@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from prudent._randomness import seeded
-from prudent.contracts import Objective, Prior
+from prudent.contracts import Objective, Prior, SampleAndLogProb
 from prudent.coverage import CoveragePenalty
 from prudent.errors import InputError
 from prudent.estimators.priors import check_prior, log_prior, support_box
@@ -65,7 +65,7 @@ def _proposal(method: Method, prior: Prior, proposal: Any) -> Any:
                 '"prior", or a method such as calnpe.'
             )
         return proposal
-    if not hasattr(proposal, "sample_and_log_prob"):
+    if not isinstance(proposal, SampleAndLogProb):
         _check_cover(proposal, prior)
     return proposal
 
