@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,16 @@ def chunk_name(attributes: Json, name: str, index: int) -> str:
     return f"{name}/c." + ".".join(map(str, [index] + [0] * len(row_shape(attributes, name))))
 
 
-def in_memory(attributes: Json) -> tuple[Any, dict[str, Any]]:
-    """An empty Zarr group with these attributes, and the files that Zarr makes of it."""
-    zarr, files = import_zarr(), {}
+def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The empty arrays of a Zarr group with these attributes, and the files that Zarr makes."""
+    zarr = import_zarr()
+    files: dict[str, Any] = {}
     group = zarr.create_group(zarr.storage.MemoryStore(files), attributes=attributes)
+    arrays = {}
     for name, kind in ARRAYS.items():
         shape = row_shape(attributes, name)
         inner = ("parameter",) if name == "theta" else tuple(f"x_{i}" for i in range(len(shape)))
-        group.create_array(
+        arrays[name] = group.create_array(
             name,
             shape=(attributes["num_simulations"], *shape),
             chunks=(attributes["chunk_size"], *shape),
@@ -103,12 +106,17 @@ def in_memory(attributes: Json) -> tuple[Any, dict[str, Any]]:
             dimension_names=("simulation", *inner) if "block" in attributes else None,
             config={"write_empty_chunks": True},
         )
-    return group, files
+    return arrays, files
 
 
 def documents(attributes: Json) -> dict[str, Json]:
     """The ``zarr.json`` of every array, and of the group last: a store exists once it has that."""
     _, files = in_memory(attributes)
+    if "block" in attributes:
+        # Other readers then look at the arrays alone, and not at our records.
+        with warnings.catch_warnings(action="ignore"):  # an extension of Zarr's third version
+            zarr = import_zarr()
+            zarr.consolidate_metadata(zarr.storage.MemoryStore(files))
     names = [*(f"{name}/zarr.json" for name in ARRAYS), "zarr.json"]
     return {name: json.loads(files[name].to_bytes()) for name in names}
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class Simulated:
     error: str | None
     dtype: str
 
+    def cut(self, start: int, stop: int) -> Simulated:
+        """The rows from ``start`` to before ``stop``."""
+        rows = slice(start, stop)
+        return replace(self, theta=self.theta[rows], x=self.x[rows], reason=self.reason[rows])
+
     def num_invalid(self) -> dict[str, int]:
         """The number of rows that cannot be used, by reason."""
         counts = self.reason.bincount(minlength=len(REASONS)).tolist()
@@ -86,14 +91,13 @@ def draw_sequence(
     for index in range(start // block, -(-stop // block)):
         first = index * block
         rows = min(block, length - first) if length else block
-        part, inside = draw(problem, rows, seed, f"chunk {index}"), slice(
-            max(start - first, 0), min(stop - first, rows)
-        )
-        parts.append((part.theta[inside], part.x[inside], part.reason[inside], part))
-    theta, x, reason = (torch.cat([part[place] for part in parts]) for place in range(3))
-    error = next((part[3].error for part in parts if part[3].error), None)
-    dtype = next((part[3].dtype for part in parts if part[3].dtype), "")
-    return Simulated(theta, x, reason, error, dtype)
+        part = draw(problem, rows, seed, f"chunk {index}")
+        parts.append(part.cut(max(start - first, 0), stop - first))
+    theta, x, reason = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("theta", "x", "reason")
+    )
+    error = next((part.error for part in parts if part.error), None)
+    return Simulated(theta, x, reason, error, max(part.dtype for part in parts))
 
 
 def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from prudent._arrays import float32
+from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError, unknown_name
 
-__all__ = ["Digest", "Pairs", "check_shapes", "finite_pairs"]
+__all__ = ["Digest", "Pairs", "check_shapes", "finite"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Pairs:
         if invalid == "refuse":
             _refuse_non_finite("x", x)
             return cls(theta, x)
-        pairs = cls.among(theta, x, _finite(x))
+        pairs = cls.among(theta, x, _finite_rows(x))
         if (number := pairs.num_invalid) > 0:
             num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
             warnings.warn(
@@ -173,7 +173,8 @@ class Digest:
 
     def __init__(self) -> None:
         self.hashes = hashlib.sha256(), hashlib.sha256()
-        self.lengths, self.shapes = [0, 0], [(), ()]
+        self.lengths = [0, 0]
+        self.shapes: list[tuple[int, ...]] = [(), ()]
 
     def update(self, theta: Tensor, x: Tensor) -> None:
         """Count the next rows of both in."""
@@ -184,14 +185,14 @@ class Digest:
 
     def hexdigest(self) -> str:
         """The hexadecimal digest of everything so far."""
-        text = [f"{n} {s} {h.hexdigest()}" for n, s, h in zip(self.lengths, self.shapes, self.hashes)]
-        return hashlib.sha256("\n".join(text).encode()).hexdigest()
+        whole = [self.lengths, self.shapes, [found.hexdigest() for found in self.hashes]]
+        return sha256(canonical_json(whole))
 
 
-def finite_pairs(theta: Any, x: Any) -> tuple[Pairs, int]:
+def finite(theta: Any, x: Any) -> tuple[Pairs, int]:
     """The pairs whose x is finite, and the number of the others.
 
-    >>> finite_pairs([[0.0], [1.0]], [[0.5], [np.nan]])
+    >>> finite([[0.0], [1.0]], [[0.5], [float("nan")]])
     (<Pairs: 1 of theta (1,), x (1,)>, 1)
     """
     with warnings.catch_warnings(action="ignore"):
@@ -217,12 +218,12 @@ def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
         raise DataError("`theta` and `x` are empty; expected at least one simulation.")
 
 
-def _finite(values: Tensor) -> Tensor:
+def _finite_rows(values: Tensor) -> Tensor:
     return values.isfinite().flatten(1).all(dim=1)
 
 
 def _refuse_non_finite(name: str, value: Tensor) -> None:
-    bad = ~_finite(value)
+    bad = ~_finite_rows(value)
     if not bool(bad.any()):
         return
     # Left out beforehand they would bias a ratio, whose marginal is over all theta.

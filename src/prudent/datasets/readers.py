@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
 import numpy as np
 from torch import Tensor
@@ -42,12 +42,13 @@ NAMES = {
 #: lzf. Any other would load a plugin, which is code.
 HDF5_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 
+Source = Union[str, os.PathLike[str], Store, "FileRows"]
 # The arrays of a file by name, each opened when it is called.
 Arrays = dict[str, Callable[[], Any]]
 
 
 def read(
-    source: str | os.PathLike[str] | Store,
+    source: Source,
     *,
     theta: str | None = None,
     x: str | None = None,
@@ -73,9 +74,7 @@ def read(
     rows = open_rows(source, theta, x)
     number = len(rows) if budget is None else budget
     if not 0 < number <= len(rows):
-        raise InputError(
-            f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations."
-        )
+        raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
     large = number * row_bytes(rows) > STREAM_BYTES
     if (large if stream is None else stream) and not isinstance(rows, _Whole):
         data: Data = Stream(rows, stop=number)
@@ -91,11 +90,9 @@ def read(
     return data
 
 
-def open_rows(
-    source: str | os.PathLike[str] | Store, theta: str | None = None, x: str | None = None
-) -> Store | FileRows:
+def open_rows(source: Source, theta: str | None = None, x: str | None = None) -> Store | FileRows:
     """A store, or the rows of a file, from which nothing is read yet."""
-    if isinstance(source, Store):
+    if isinstance(source, Store | FileRows):
         return source
     path = Path(source)
     if path.is_dir():
@@ -130,9 +127,10 @@ class FileRows:
     def __init__(self, path: Path, theta: str | None = None, x: str | None = None) -> None:
         self.path, self.names = path, (theta, x)
         with self._open() as arrays:
-            shapes = [tuple(array.shape) for array in arrays]
+            shapes: list[tuple[int, ...]] = [tuple(array.shape) for array in arrays]
         check_shapes(*shapes)
-        self.num_rows, (self.dim,), self.x_shape = shapes[0][0], shapes[0][1:], shapes[1][1:]
+        self.num_rows, self.dim = shapes[0]
+        self.x_shape: tuple[int, ...] = shapes[1][1:]
         rows = min(CHUNK_BYTES // row_bytes(self), -(-self.num_rows // NUM_CHUNKS))
         self.chunk_size = max(1, rows)
 

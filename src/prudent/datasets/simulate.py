@@ -85,7 +85,7 @@ def simulate(
         progress: See :class:`prudent._progress.Progress`.
 
     Returns:
-        The store, complete up to ``stop``. Simulations that failed are marked and counted, not left out.
+        The store, complete up to ``stop``. Failed simulations are marked and counted.
     """
     if executor is not None and isinstance(problem, Problem):
         raise InputError(

@@ -8,7 +8,6 @@ chunk holds. Reading compares. Any Zarr v3 reader can open the arrays.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,9 +113,9 @@ class Store:
             expected = (stop - start, *layout.row_shape(self.attributes, name))
             if value.shape != expected:
                 raise DataError(f"expected `{name}` of shape {expected}, got {value.shape}.")
-        group, files = layout.in_memory(self.attributes)
+        arrays, files = layout.in_memory(self.attributes)
         for name, value in chunk.items():
-            group[name][start:stop] = value
+            arrays[name][start:stop] = value
             file = layout.chunk_name(self.attributes, name, index)
             self._put(file, files[file].to_bytes())
         self._put(self._record_name(index), to_json(self._record(index, chunk)))

@@ -27,7 +27,7 @@ __all__ = ["Data", "Rows", "Stream"]
 CHUNK_BYTES = 4 * 2**20
 NUM_CHUNKS = 64
 # Statistics of this many bytes of pairs are accurate enough; so are draws from so many theta.
-SAMPLE_BYTES = 64 * 2**20
+SAMPLE_BYTES = 32 * 2**20
 MOST_THETA = 2**18
 # Folds are remembered pair by pair up to here.
 MOST_FOLDED = 2**24
@@ -114,7 +114,7 @@ class Stream:
         return filter(len, map(self._part, self.chunks))
 
     def sample(self) -> Pairs:
-        """Pairs to take statistics from, of at most 64 MiB, evenly from all chunks."""
+        """Pairs to take statistics from, of at most 32 MiB, evenly from all chunks."""
         step = -(-self.stop * row_bytes(self.rows) // SAMPLE_BYTES)
         return _joined([part[part.row_numbers % step == 0] for part in self.parts()])
 
