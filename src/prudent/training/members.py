@@ -20,7 +20,6 @@ from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.options import Options
-from prudent.training.recipe import make_objective
 
 __all__ = ["fit_ensemble", "fit_one"]
 
@@ -87,7 +86,7 @@ def fit_one(
         checkpoints = Checkpoints(checkpoint / name, {**identity, "member": name})
     train(
         estimator.to(device),
-        make_objective(method, prior, options, pool),
+        method.objective(prior, options, pool),
         training,
         validation,
         options=options,
