@@ -8,7 +8,6 @@ of 256 are one block each. A killed run goes on where it stopped.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -21,13 +20,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prudent import problems
+from prudent._locks import hold
 from prudent._progress import Progress, Reporter
 from prudent.datasets import _layout as layout
 from prudent.datasets._layout import BLOCK, import_zarr
 from prudent.datasets._simulated import draw_sequence
-from prudent.datasets.locking import locked
 from prudent.datasets.pairs import Pairs
-from prudent.datasets.store import Store, check_free
+from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
@@ -100,11 +99,10 @@ def simulate(
     import_zarr()
     # All that can be refused is refused before anything is written, the lock included.
     _refuse_other(Store.open(path), wanted) if begun else check_free(path, but="zarr.json")
-    with locked(path):
+    with hold(path / ".lock", wait=True):
+        remove_partial(path)
         if not (path / "zarr.json").exists():
-            # Where there are no locks, another writer may have made it just now.
-            with contextlib.suppress(InputError):
-                Store.create(path, known, num_simulations, seed, rows)
+            Store.create(path, known, num_simulations, seed, rows)
         store = Store.open(path)
         _refuse_other(store, wanted)
         left = store.missing(stop)

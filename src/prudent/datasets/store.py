@@ -7,6 +7,8 @@ chunk holds. Reading compares. Any Zarr v3 reader can open the arrays.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +28,9 @@ from prudent.problems.problem import Problem
 
 __all__ = ["Store", "subset"]
 
-OURS = {".lock", "done", *ARRAYS}
+OURS = {".lock", ".claim", "done", *ARRAYS}
 Chunk = dict[str, np.ndarray[Any, Any]]
+logger = logging.getLogger("prudent")
 
 
 class Store:
@@ -260,3 +263,19 @@ def subset(num_available: int, budget: int, seed: int | None) -> Tensor:
         return torch.arange(budget)
     order = torch.randperm(num_available, generator=generator(seed, "subset", num_available))
     return order[:budget].sort().values
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what a killed writer left half written; for the writer that holds the store."""
+    folders = [path, *(path / name for name in ("done", *ARRAYS))]
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    partial = [file for file in files if file.is_file() and _is_partial(file.name)]
+    for file in partial:
+        with contextlib.suppress(OSError):
+            file.unlink()
+    if partial:
+        logger.info("removed %d unfinished files of a killed run from %s.", len(partial), path)
+
+
+def _is_partial(name: str) -> bool:
+    return name.endswith(".partial") or (name.startswith(".") and name.endswith(".tmp"))
