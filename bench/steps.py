@@ -10,7 +10,6 @@ import time
 import torch
 
 import prudent
-from prudent.estimators.store import to_bytes
 
 FAMILIES = {"nre": ("nre", "bnre", "calnre"), "npe": ("npe", "bnpe", "calnpe")}
 # Steps and epochs; those with large embeddings take seconds a step.
@@ -41,7 +40,7 @@ def measure(name, family):
             start = time.perf_counter()
             prudent.diagnose(estimator, *test, progress=False)
             diagnoses.append((time.perf_counter() - start) * 1000 / NUM_TEST)
-    return [*steps, *diagnoses, len(to_bytes(estimator)) / 1e6]
+    return [*steps, *diagnoses, len(estimator.to_bytes()) / 1e6]
 
 
 def main():

@@ -14,8 +14,7 @@ from prudent._progress import Reporter
 from prudent._randomness import derive, seeded
 from prudent.contracts import Prior
 from prudent.datasets import Data
-from prudent.estimators import Ensemble, NeuralEstimator
-from prudent.estimators.store import KINDS
+from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
