@@ -10,11 +10,12 @@ import pytest
 
 from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
-from prudent.experiments.cost import TABLE, disk_bytes, estimate, seconds
+from prudent.experiments.cost import disk_bytes, estimate, seconds
 from prudent.experiments.status import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
 from prudent.training import Options
+from prudent.training.methods import METHODS
 
 IDENTITIES = json.loads(Path(__file__).with_name("identities.json").read_text())
 BASE = "problem = 'slcp'\nmethod = 'nre'\nbudget = 64\n"
@@ -220,10 +221,22 @@ def test_plain_names_are_fine(name):
 
 
 class TestCost:
-    def test_every_problem_has_measured_costs(self):
-        for problem in problem_names():
-            for family in ("nre", "npe"):
-                assert (problem.removesuffix("_pycbc"), family) in TABLE
+    def test_our_problems_differ_and_others_cost_what_is_typical(self):
+        own = [RunConfig(name, "nre", 1024) for name in problem_names()]
+        assert len({seconds(config) for config in own}) > len(own) // 2
+        typical = RunConfig("slcp", "calnpe", 1024)
+        assert seconds(dataclasses.replace(typical, problem="mine:x")) == seconds(typical) > 10
+
+    def test_what_was_not_measured_is_not_free(self, monkeypatch):
+        plain = METHODS["nre"]
+        rows = {
+            "new": dataclasses.replace(plain, regularizer="new term", weight=1.0),
+            "other": dataclasses.replace(plain, family="fmpe"),
+        }
+        monkeypatch.setattr("prudent.training.methods.METHODS", METHODS | rows)
+        least = seconds(RunConfig("slcp", "nre", 1024))
+        assert seconds(RunConfig("slcp", "new", 1024)) > least
+        assert seconds(RunConfig("slcp", "other", 1024)) >= least
 
     def test_grows_with_what_is_asked_for(self):
         config = RunConfig("slcp", "calnre", 1024)

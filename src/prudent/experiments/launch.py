@@ -17,12 +17,12 @@ from prudent._progress import Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner
+from prudent.experiments._view import View
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
 from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
-from prudent.experiments.view import View
 
 __all__ = ["LaunchOptions", "default_workers", "find_sweep", "launch", "run_sweep"]
 
@@ -134,7 +134,7 @@ def launch(
         with engine:
             _begin(plan, root)
             _set_aside(old, root)
-            with View("sweep", left, len(found) - len(left), progress) as view:
+            with View(left, len(found) - len(left), progress) as view:
                 budgets = _largest_budgets(plan.configs)
                 Runner(left, root, engine, view.listen, options.timeout, budgets).run()
     except DiskFull as error:
