@@ -16,7 +16,8 @@ from prudent._files import to_json, write_atomic
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._worker import attempt
-from prudent.experiments.run import diagnose_run, run
+from prudent.experiments.run import diagnose_run
+from prudent.experiments.run import run_one as run
 from prudent.experiments.status import states
 from prudent.experiments.store import failure, publish
 from prudent.training import Options
