@@ -23,7 +23,6 @@ from prudent.diagnostics.expected_coverage import (
     measure,
 )
 from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
-from prudent.diagnostics.picture import picture
 from prudent.diagnostics.rank_tests import RankTests, rank_tests
 from prudent.diagnostics.ranks import finite_pairs
 from prudent.diagnostics.verdict import Verdict, judge
@@ -132,7 +131,11 @@ class Diagnosis:
 
     def plot(self) -> Any:
         """The coverage curve, and SBC and TARP if asked for, as a matplotlib figure."""
-        return picture(self)
+        require("matplotlib", "report", "figures")
+        from prudent import _plots
+
+        curves = {} if self.ranks is None else _curves(self.ranks)
+        return _plots.diagnosis(self.verdict.text, self.coverage.curves(), self.num_pairs, curves)
 
     def __str__(self) -> str:
         rows = [
@@ -320,6 +323,20 @@ def _mean(values: Tensor) -> tuple[float, float]:
     if len(values) == 0:
         return math.nan, math.nan
     return float(values.mean()), float(values.std(correction=0) / len(values) ** 0.5)
+
+
+def _curves(ranks: RankTests) -> dict[str, list[dict[str, Any]]]:
+    sbc, tarp = ranks.sbc, ranks.tarp
+    band = {"level": sbc.points, "lower": sbc.lower, "upper": sbc.upper}
+    lines = [
+        {"parameter": name, "value": values, "p_value": float(p_value), **band}
+        for name, values, p_value in zip(
+            sbc.ranks.names, sbc.difference, sbc.adjusted, strict=True
+        )
+    ]
+    band = {"level": tarp.levels, "lower": tarp.uniform_lower, "upper": tarp.uniform_upper}
+    whole = {"parameter": "all", "value": tarp.coverage, "p_value": tarp.p_value, **band}
+    return {"sbc": lines, "tarp": [whole]}
 
 
 def _plain(value: Any) -> Any:
