@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from unittest import mock
 
-from prudent.experiments import runner
-from prudent.experiments.attempt import Outcome
+from prudent.experiments import _runner
+from prudent.experiments._worker import Outcome
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import open_engine
@@ -34,7 +34,7 @@ class Pretended:
     def __init__(self):
         self.open = deque()
 
-    def submit(self, function, config, root):
+    def submit(self, function, config, root, num_simulations):
         self.open.append(Future())
         return self.open[-1]
 
@@ -47,9 +47,9 @@ class Pretended:
 def seconds_to_hand_out(number=3000):
     """Seconds that the runner spends on a run when a thousand are at work."""
     configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(number)]
-    with tempfile.TemporaryDirectory() as root, mock.patch.object(runner, "POLL_SECONDS", 0.0):
+    with tempfile.TemporaryDirectory() as root, mock.patch.object(_runner, "POLL_SECONDS", 0.0):
         start = time.perf_counter()
-        runner.run_configs(configs, Path(root), Pretended(), lambda row: None)
+        _runner.Runner(configs, Path(root), Pretended(), lambda row: None).run()
         return (time.perf_counter() - start) / number
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib
+from typing import Any
 
 from prudent.errors import InputError
 
 __all__ = ["require"]
 
+# Libraries whose name differs from that of the module.
+LIBRARIES = {
+    "dask_jobqueue": "dask-jobqueue",
+    "pycbc": "PyCBC and LALSuite",
+    "sklearn": "scikit-learn",
+}
 
-def require(package: str, extra: str, purpose: str) -> None:
-    """Say what to install before any work is done that needs it.
 
-    >>> require("matplotlib", "report", "figures")
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional library, or say what to install.
+
+    Args:
+        module: The module, such as ``sklearn.tree``.
+        extra: The extra of prudent that installs it.
+        purpose: What needs the library, for the message.
+
+    >>> require("matplotlib", "report", "figures").__name__
+    'matplotlib'
     """
-    if find_spec(package) is None:
-        raise InputError(f'{purpose} need {package}: pip install "prudent[{extra}]"')
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        verb = "need" if purpose.endswith("s") else "needs"
+        raise InputError(
+            f'{purpose} {verb} {LIBRARIES.get(library, library)}: pip install "prudent[{extra}]"'
+        ) from error

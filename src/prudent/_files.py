@@ -1,4 +1,9 @@
-"""The only place that writes files."""
+"""The only place that writes files, and those of ours that notice damage.
+
+Tensors with settings go to one safetensors file, settings alone to JSON. Both carry a SHA-256 over
+all that they hold; safetensors itself refuses a truncated file, but not a flipped bit. A checksum
+guards against damage, not against forgery. Reading never runs code from a file.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,16 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prudent.errors import StoreError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ZEROS = "0" * 64
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
@@ -75,3 +86,104 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
     ).encode()
+
+
+def dump_json(values: Mapping[str, Any]) -> bytes:
+    """JSON that carries its own checksum, taken with zeros in its place."""
+    text = to_json({**values, "sha256": ZEROS})
+    return text.replace(ZEROS.encode(), sha256(text).encode())
+
+
+def load_json(path: Path, remedy: str, checksum: str | None = None) -> dict[str, Any]:
+    """The JSON object in a file that is whole.
+
+    Args:
+        path: The file.
+        remedy: What to do about a damaged file, for the message.
+        checksum: The SHA-256 of the file, where it is known from elsewhere; None for a file that
+            :func:`dump_json` wrote.
+    """
+    data = read_whole(path, remedy, checksum)
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"cannot read {path}: {error}.") from error
+    if not isinstance(values, dict):
+        raise StoreError(f"{path} does not hold a JSON object.")
+    if checksum is None:
+        own = str(values.pop("sha256", ""))
+        if len(own) != len(ZEROS) or sha256(data.replace(own.encode(), ZEROS.encode())) != own:
+            raise _damaged(path, remedy)
+    return values
+
+
+def read_whole(path: Path, remedy: str, checksum: str | None) -> bytes:
+    """The bytes of a file, which must match a checksum unless it is None."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}.") from error
+    if checksum is not None and sha256(data) != checksum:
+        raise _damaged(path, remedy)
+    return data
+
+
+def dump_tensors(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors and settings as one file; settings must be plain JSON and hold a ``format``."""
+    import safetensors.torch
+
+    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    state = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    # One entry: safetensors writes several in random order, and a file must repeat bit for bit.
+    header = {"settings": settings, "sha256": _digest(settings, state)}
+    metadata = {"prudent": canonical_json(header).decode()}
+    data: bytes = safetensors.torch.save(state, metadata)
+    return data
+
+
+def load_tensors(
+    path: str | os.PathLike[str], version: int, remedy: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The settings and tensors of a file that is whole and of a known version.
+
+    Args:
+        path: The file.
+        version: The ``format`` that can be read.
+        remedy: What to do about a damaged file, for the message.
+    """
+    import safetensors
+
+    if not Path(path).is_file():
+        raise StoreError(f"no file {path}.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {key: file.get_tensor(key) for key in file.keys()}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise StoreError(f"{path} is not a whole safetensors file: {error}. {remedy}") from error
+    try:
+        header = json.loads(metadata["prudent"])
+        settings = header["settings"]
+        found = settings["format"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise StoreError(f"{path} was not written by prudent; its header is missing.") from error
+    if found != version:
+        raise StoreError(
+            f"{path} has format {found}, this version reads format {version}. Upgrade prudent."
+        )
+    if header.get("sha256") != _digest(settings, state):
+        raise _damaged(path, remedy)
+    return settings, state
+
+
+def _digest(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(canonical_json(settings))
+    for key in sorted(state):
+        tensor = state[key]
+        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _damaged(path: object, remedy: str) -> StoreError:
+    return StoreError(f"{path} does not match its checksum (damaged or edited). {remedy}")

@@ -117,7 +117,7 @@ def canvas(
 
 def panels(
     number: int, *, most: int = 3, panel: tuple[float, float] = (2.1, 1.8), **options: Any
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[Figure, list[Any]]:
     """A figure of some panels in rows, and the axes of each.
 
     Args:
@@ -219,10 +219,8 @@ def rank_curve(
     axis.fill_between(levels, lower, upper, color="0.85", linewidth=0)
     axis.axhline(0, color=LINE, linewidth=0.8)
     axis.plot(levels, values, color=color)
-    axis.set(xlabel="rank of the truth / draws", xlim=(0, 1), xticks=[0, 0.5, 1])
-    spec = axis.get_subplotspec()
-    if spec is None or spec.is_first_col():
-        axis.set_ylabel("ECDF − uniform")
+    axis.set(xlabel="rank of the truth / draws", ylabel="ECDF − uniform")
+    axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
 
 
 def tarp_curve(

@@ -5,13 +5,16 @@ distributions over ``D`` parameters. Shapes follow ``torch.distributions``: samp
 batch, then the event.
 
 Every posterior has ``log_prob`` and ``sample``. What else it can do, it shows by its methods:
-``isinstance(posterior, Rows)`` asks for an optional ability. The method must be a real attribute;
-Python 3.12 does not see one that ``__getattr__`` makes up.
+``isinstance(posterior, Rows)`` asks for an optional ability, ``collections.abc.Sized`` whether it
+knows its number of observations. The method must be a real attribute; Python 3.12 does not see one
+that ``__getattr__`` makes up.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, Self, runtime_checkable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,10 +23,14 @@ from torch import Tensor
 Shape = torch.Size | list[int] | tuple[int, ...]
 
 __all__ = [
+    "ABILITIES",
     "Estimator",
+    "Evaluates",
+    "Evaluation",
     "FromNoise",
     "LogRatio",
     "Objective",
+    "PerPair",
     "Posterior",
     "Prior",
     "Reparametrized",
@@ -60,13 +67,11 @@ class Posterior(Protocol):
 
 @runtime_checkable
 class Rows(Protocol):
-    """A posterior whose observations can be counted and chosen from."""
+    """A posterior from whose observations some can be chosen."""
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some of the observations; nothing is embedded again."""
         ...
-
-    def __len__(self) -> int: ...
 
 
 @runtime_checkable
@@ -105,6 +110,13 @@ class FromNoise(Protocol):
         ...
 
 
+#: The methods by which posteriors show what they can do.
+ABILITIES = (
+    *("log_prob", "sample", "rows", "log_ratio"),
+    *("sample_and_log_prob", "rsample", "from_noise"),
+)
+
+
 class Estimator(Protocol):
     """Conditioning is a call."""
 
@@ -116,9 +128,43 @@ class Estimator(Protocol):
         ...
 
 
+class PerPair(NamedTuple):
+    """A figure that is made of one number for each pair.
+
+    Args:
+        values: The numbers, (N,), without a gradient.
+        reduce: The function that makes one figure of the numbers of all validation pairs.
+    """
+
+    values: Tensor
+    reduce: Callable[[Tensor], Tensor]
+
+
+class Evaluation(NamedTuple):
+    """The value of a term of an objective on a batch, with figures for the history.
+
+    Args:
+        value: A scalar with a gradient.
+        figures: Scalars without a gradient, of which an epoch keeps the mean over its training
+            steps, and numbers per pair, which are reduced over all validation pairs.
+    """
+
+    value: Tensor
+    figures: Mapping[str, Tensor | PerPair] = MappingProxyType({})
+
+
 class Objective(Protocol):
     """A loss and a penalty are the same thing."""
 
-    def __call__(self, posterior: Posterior, theta: Tensor) -> Tensor:
-        """A scalar to minimise."""
+    def __call__(self, posterior: Any, theta: Tensor) -> Tensor | Evaluation:
+        """A scalar to minimize, or an :class:`Evaluation` that holds it."""
+        ...
+
+
+@runtime_checkable
+class Evaluates(Protocol):
+    """An objective that returns a scalar when called, and knows more."""
+
+    def evaluate(self, posterior: Any, theta: Tensor) -> Evaluation:
+        """The scalar and its figures."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["DataError", "InputError", "PrudentError", "StoreError", "TrainingError"]
+__all__ = ["DataError", "InputError", "PrudentError", "StoreError", "TrainingError", "one_line"]
 
 
 class PrudentError(Exception):
@@ -43,3 +43,18 @@ def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") 
     guess = f" Did you mean `{nearest[0]}`?" if nearest else ""
     tail = f" {hint}" if hint else ""
     return InputError(f"unknown {kind} `{name}`.{guess} Known: {' '.join(names)}.{tail}")
+
+
+def one_line(error: BaseException, longest: int = 500) -> str:
+    r"""An error in one line: its text, after its type where the text was not made for users.
+
+    >>> one_line(KeyError("theta")), one_line(InputError("no file\n  a.npz."))
+    ("KeyError: 'theta'", 'no file a.npz.')
+    """
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception of other people's code may not even be printable
+        text = ""
+    if not isinstance(error, PrudentError) or not text:
+        text = ": ".join(part for part in (type(error).__name__, text) if part)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -211,4 +211,4 @@ def test_a_picture():
     assert "not enough" in figure.get_suptitle()
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
-    assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "TARP"]
+    assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]

@@ -265,6 +265,6 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
     from prudent.errors import InputError
     from prudent.experiments.engines import open_engine
 
-    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r'pip install "prudent\[dask\]"'):
         open_engine("dask", 1, tmp_path)

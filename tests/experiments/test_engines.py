@@ -9,12 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from sweeping import wait_for
 
-from prudent.errors import StoreError
 from prudent.experiments import RunConfig
-from prudent.experiments.attempt import failure
+from prudent.experiments._runner import Runner
 from prudent.experiments.engines import Local, WorkerDied
 from prudent.experiments.run import run
-from prudent.experiments.runner import run_all
+from prudent.experiments.store import failure, read
 from prudent.training import Options
 
 # One parameter, because a diagnosis in more takes seconds.
@@ -25,18 +24,18 @@ NAMES = ("model.safetensors", "coverage.json", "history.jsonl", "config.json")
 
 def test_workers_give_the_bytes_of_a_run_in_this_process(tmp_path):
     rows = []
-    finished = run_all(CONFIGS, tmp_path / "many", workers=2, progress=rows.append)
+    root = tmp_path / "many"
+    with Local(2) as engine:
+        assert Runner(CONFIGS, root, engine, rows.append).run() == {}
+    finished = [read(root / config.identity) for config in CONFIGS]
     assert [one.config for one in finished] == CONFIGS
     assert len([row for row in rows if "validation_loss" in row]) == 4
     assert any(row.get("stage") == "diagnosing" for row in rows)
-    number = len(rows)
     for one in finished:
         alone = run(one.config, tmp_path / "alone" / one.config.identity, progress=False)
         assert alone.metrics == one.metrics
         for name in NAMES:
             assert (alone.path / name).read_bytes() == (one.path / name).read_bytes()
-    assert run_all(CONFIGS, tmp_path / "many", progress=rows.append) == finished
-    assert len(rows) == number
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
@@ -61,10 +60,12 @@ def test_a_worker_that_never_starts_is_given_up(tmp_path, monkeypatch):
         raise BrokenPipeError(32, "Broken pipe")
 
     monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
-    with pytest.raises(StoreError, match=r"1 of 1 runs failed.*worker died \(no exit code, 3"):
-        run_all(CONFIGS[:1], tmp_path, workers=1, progress=False)
+    with Local(1) as engine:
+        failed = Runner(CONFIGS[:1], tmp_path, engine, lambda row: None).run()
+    identity = CONFIGS[0].identity
+    assert failed == {identity: "worker died (no exit code, 3 times)"}
     assert len(tried) == 3
-    assert "3 times" in failure(tmp_path / CONFIGS[0].identity)
+    assert failure(tmp_path / identity) == failed[identity]
 
 
 def test_the_same_run_twice_at_once_is_done_once(tmp_path, monkeypatch):

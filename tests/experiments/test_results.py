@@ -8,12 +8,11 @@ import sys
 import pytest
 
 import prudent.experiments
-from prudent._files import sha256, to_json
+from prudent._files import dump_json, sha256, to_json
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
-from prudent.experiments.attempt import record_failure
 from prudent.experiments.run import run
-from prudent.experiments.store import read, seal
+from prudent.experiments.store import read, record_failure
 from prudent.training import Options
 
 pandas = pytest.importorskip("pandas")
@@ -73,7 +72,7 @@ def test_a_directory_where_all_failed_has_a_table(tmp_path):
 
 
 def test_missing_pandas_is_named(root, monkeypatch):
-    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r'pip install "prudent\[results\]"'):
         prudent.experiments.load(root)
 
@@ -95,7 +94,7 @@ def copies(source, root, number):
         path.mkdir(parents=True)
         for name, part in {**parts, "config.json": data}.items():
             (path / name).write_bytes(part)
-        (path / "metrics.json").write_bytes(seal({**metrics, "files": listing}))
+        (path / "metrics.json").write_bytes(dump_json({**metrics, "files": listing}))
     text = "problem = 'weinberg'\nmethod = 'npe'\nbudget = 128\nnum_test = 16\n"
     text += "training = {epochs = 2, batch_size = 32, patience = 5}\n"
     (root.parent / "many.toml").write_text(text + f"seed = {list(range(number + 100))}\n")

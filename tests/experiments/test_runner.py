@@ -6,10 +6,10 @@ from concurrent.futures import Future
 import pytest
 
 from prudent.experiments import RunConfig
-from prudent.experiments.attempt import Outcome, failure, record_failure
+from prudent.experiments._runner import DiskFull, Runner
+from prudent.experiments._worker import Outcome
 from prudent.experiments.engines import WorkerDied
-from prudent.experiments.locks import Busy, claim, holder
-from prudent.experiments.runner import DiskFull, run_configs
+from prudent.experiments.store import claim, failure, holder, record_failure
 from prudent.experiments.view import View
 
 CONFIGS = [RunConfig("slcp", "nre", budget) for budget in (128, 1280, 12800)]
@@ -21,7 +21,8 @@ class Scripted:
     def __init__(self, answer, capacity=2):
         self.answer, self.capacity, self.calls = answer, capacity, []
 
-    def submit(self, function, config, root):
+    def submit(self, function, config, root, num_simulations):
+        self.num_simulations = num_simulations
         self.calls.append(config.budget)
         future = Future()
         try:
@@ -39,21 +40,30 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch):
-    monkeypatch.setattr("prudent.experiments.runner.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("prudent.experiments.runner.HELD_SECONDS", 0.002)
+    monkeypatch.setattr("prudent.experiments._runner.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("prudent.experiments._runner.HELD_SECONDS", 0.002)
 
 
 def work(answer, root, configs=CONFIGS):
     events = []
     engine = Scripted(answer)
-    summary = run_configs(configs, root, engine, events.append)
-    return engine, summary, [(row["event"], row["run"].split()[2]) for row in events]
+    failed = Runner(configs, root, engine, events.append).run()
+    return engine, failed, [(row["event"], row["run"].split()[2]) for row in events]
 
 
 def test_long_runs_come_first(tmp_path):
-    engine, summary, _ = work(lambda *_: Outcome("done"), tmp_path)
+    engine, failed, events = work(lambda *_: Outcome("done"), tmp_path)
     assert engine.calls == sorted(engine.calls, reverse=True)
-    assert set(summary.done) == {config.identity for config in CONFIGS}
+    assert {run for event, run in events if event == "done"} == {"128", "1,280", "12,800"}
+    assert failed == {}
+
+
+def test_a_worker_learns_how_many_simulations_serve_all_runs(tmp_path):
+    engine = Scripted(lambda *_: Outcome("done"))
+    Runner(CONFIGS[:1], tmp_path, engine, print, None, {("slcp", 0): 12800}).run()
+    assert engine.num_simulations == 12800
+    Runner(CONFIGS[:1], tmp_path, engine, print, None, {("slcp", 1): 12800}).run()
+    assert engine.num_simulations is None
 
 
 def test_a_dead_worker_is_tried_three_times(tmp_path):
@@ -62,12 +72,12 @@ def test_a_dead_worker_is_tried_three_times(tmp_path):
             raise WorkerDied("signal 9")
         return Outcome("done")
 
-    engine, summary, events = work(answer, tmp_path)
+    engine, failed, events = work(answer, tmp_path)
     assert (engine.calls.count(128), engine.calls.count(1280)) == (3, 2)
     reason = "worker died (signal 9, 3 times): out of memory?"
-    assert summary.failed == {CONFIGS[0].identity: reason}
+    assert failed == {CONFIGS[0].identity: reason}
     assert failure(tmp_path / CONFIGS[0].identity) == reason
-    assert len(summary.done) == 2
+    assert [event for event, _ in events].count("done") == 2
     assert events.count(("retry", "128")) == 2
 
 
@@ -78,13 +88,14 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, end):
     path = tmp_path / config.identity
     other = claim(path, wait=False)
     other.__enter__()
-    looks = []
+    looks, ends = [], []
 
     def answer(config, number):
         looks.append(holder(path) is not None)
         return Outcome("busy") if looks[-1] else Outcome("done")
 
     def listen(row):
+        ends.append(row["event"])
         if row["event"] != "busy":
             return
         if end == "finished":
@@ -94,10 +105,10 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, end):
             record_failure(config, path, "no luck")
         other.__exit__(None, None, None)
 
-    summary = run_configs([config], tmp_path, Scripted(answer), listen)
-    assert summary.elsewhere == ([config.identity] if end == "finished" else [])
-    assert summary.failed == ({config.identity: "no luck"} if end == "failed" else {})
-    assert summary.done == ([config.identity] if end == "killed" else [])
+    failed = Runner([config], tmp_path, Scripted(answer), listen).run()
+    assert failed == ({config.identity: "no luck"} if end == "failed" else {})
+    begun = ["start", "busy"] + (["start"] if end == "killed" else [])
+    assert ends == [*begun, "failed" if end == "failed" else "done"]
     assert looks == ([True, False] if end == "killed" else [True])
 
 
@@ -105,23 +116,6 @@ def test_a_full_disk_ends_it(tmp_path):
     with pytest.raises(DiskFull, match="no space"):
         work(lambda *_: Outcome("full", "no space"), tmp_path)
     assert not list(tmp_path.rglob("error.txt"))
-
-
-def test_locks(tmp_path):
-    path = tmp_path / "run"
-    assert holder(path) is None
-    with claim(path, wait=False):
-        assert set(holder(path)) == {"host", "pid", "since"}
-        with pytest.raises(Busy), claim(path, wait=False):
-            pass
-    assert not (tmp_path / ".work").exists()
-    # Left by processes that died: of this host, of another, with rubbish inside.
-    for text in ('{"host": "elsewhere", "pid": 1, "since": 0}', "", "\0rubbish"):
-        (tmp_path / ".work").mkdir()
-        (tmp_path / ".work" / "run.lock").write_text(text)
-        assert holder(path) is None
-        with claim(path, wait=False):
-            assert holder(path)["pid"] > 1
 
 
 def test_time_left_follows_the_pace(monkeypatch):

@@ -15,10 +15,10 @@ from faults import CRASHED, fault_points, mutations
 from prudent._files import to_json, write_atomic
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
-from prudent.experiments.attempt import attempt, failure
+from prudent.experiments._worker import attempt
 from prudent.experiments.run import diagnose_run, run
 from prudent.experiments.status import states
-from prudent.experiments.store import publish
+from prudent.experiments.store import failure, publish
 from prudent.training import Options
 
 TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))
@@ -117,7 +117,7 @@ def test_a_fault_at_any_write_of_an_attempt_is_survived(tmp_path, monkeypatch, s
         shutil.rmtree(root, ignore_errors=True)
 
     def act():
-        attempt(config, root, progress=False)
+        attempt(config, root)
 
     expected, number = "failed" if seed else "done", 0
     for _, code in fault_points(prepare, act, tmp_path / "log", fault):
@@ -125,7 +125,7 @@ def test_a_fault_at_any_write_of_an_attempt_is_survived(tmp_path, monkeypatch, s
         number += 1
         before = states([config], root)[0].state
         assert before in ({"done"} if path.exists() else {"left", "interrupted", "failed"})
-        assert attempt(config, root, progress=False).state == expected
+        assert attempt(config, root).state == expected
         assert states([config], root, verify=True)[0].state == expected
         assert (failure(path) == "OverflowError: no luck") == bool(seed)
         assert seed or not (root / ".work").exists()

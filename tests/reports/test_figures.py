@@ -27,6 +27,8 @@ from prudent.reports.figures.corner import mass_levels, smooth
 from prudent.reports.figures.coverage import coverage
 from prudent.reports.figures.intuition import MODES, Mixture
 from prudent.reports.figures.one_run import run_coverage
+from prudent.reports.series import Series
+from prudent.training import methods
 
 NAMES = figures.names()
 REFERENCES = Path(__file__).parent / "references" / "figures.json"
@@ -374,7 +376,7 @@ def test_settings_are_never_averaged():
     figure = draw("coverage", scan())
     curves = scan().curves.merge(scan().runs[["run", "weight", "num_samples"]], on="run")
     curves["weight"] = curves["weight"].fillna(5.0)
-    settings = [(0.5, 16), (5.0, 16), (50.0, 16), (5.0, 4), (5.0, 64)]
+    settings = [(0.5, 16), (5.0, 4), (5.0, 16), (5.0, 64), (50.0, 16)]
     names = [handle.get_label() for handle in figure.legends[0].legend_handles]
     assert names == ["NRE", *(f"CalNRE (weight {w:g}, num_samples {n})" for w, n in settings)]
     thick = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 19][1:]
@@ -549,9 +551,10 @@ def test_one_axis_is_not_for_two_problems():
 
 
 def test_methods_differ_without_colour():
-    markers = [marker for _, _, marker in figures.STYLES.values()]
+    markers = [methods.look(name).marker for name in methods.METHODS]
     assert len(set(markers)) == len(markers)
-    assert figures.STYLES.keys() == figures.LABELS.keys()
+    variants = [Series("nre", "", number).line for number in range(8)]
+    assert len({(one["linestyle"], one["marker"]) for one in variants}) == len(variants)
 
 
 def test_a_store_on_disk_gives_the_same_figures(tmp_path):

@@ -1,13 +1,17 @@
 """Losses against their formulae, on fixed log ratios."""
 
+import inspect
 import math
 
 import pytest
 import torch
 from torch.distributions import Independent, Normal
 
+from prudent.contracts import ABILITIES, Evaluation, FromNoise, PerPair, Rows
 from prudent.coverage import CoveragePenalty
-from prudent.training import balance, bce, nll, weighted_sum
+from prudent.datasets import Pairs
+from prudent.estimators import FlowEstimator
+from prudent.training import Options, balance, bce, nll, train, weighted_sum
 
 
 class Table:
@@ -64,7 +68,7 @@ def test_nll_by_hand():
 
 def test_weighted_sum(table):
     objective = weighted_sum((2.0, bce), (100.0, balance))
-    terms = objective.evaluate(table, THETA).values
+    terms = {name: term.value for name, term in objective.evaluate(table, THETA).items()}
     assert set(terms) == {"bce", "balance"}
     expected = 2 * terms["bce"] + 100 * terms["balance"]
     torch.testing.assert_close(objective(table, THETA), expected)
@@ -73,3 +77,54 @@ def test_weighted_sum(table):
 def test_names_of_terms():
     prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
     assert repr(weighted_sum((1.0, nll), (5.0, CoveragePenalty(prior)))) == "1 nll + 5 coverage"
+
+
+PRIOR = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+
+
+def test_a_term_sees_all_that_its_posterior_can_do():
+    """Inside a sum the posterior is shared; its length and its abilities are still its own."""
+    flow = FlowEstimator(PRIOR, 2, (2,), hidden=(4,))(torch.zeros(5, 2))
+    seen = []
+
+    def look(posterior, theta):
+        assert isinstance(posterior, Rows)
+        assert isinstance(posterior, FromNoise)
+        for name in ABILITIES:  # as Python 3.12 looks: without asking __getattr__
+            assert inspect.getattr_static(posterior, name) is not None
+        seen.append((len(posterior), len(posterior.features)))
+        return posterior.log_prob(theta).mean()
+
+    weighted_sum((1.0, look))(flow, torch.zeros(5, 2))
+    assert seen == [(5, 5)]
+    few = Independent(Normal(torch.zeros(5, 2), torch.ones(5, 2)), 1)
+
+    def ask(posterior, theta):
+        seen.append(isinstance(posterior, Rows))
+        return theta.mean()
+
+    weighted_sum((1.0, ask))(few, torch.zeros(5, 2))
+    assert seen[-1] is False
+
+
+def test_a_new_term_reports_figures():
+    """Scalars as means over the steps of training, numbers per pair over all validation pairs."""
+    torch.manual_seed(0)
+    estimator = FlowEstimator(PRIOR, 2, (2,), hidden=(4,))
+    theta = PRIOR.sample((64,))
+    pairs = Pairs.of(theta, theta + 0.1 * torch.randn(64, 2))
+
+    def squeeze(posterior, theta):
+        figures = {"batch": torch.tensor(float(len(theta))), "rows": PerPair(theta[:, 0], len_of)}
+        return Evaluation(posterior.log_prob(theta).mean().square(), figures)
+
+    def len_of(values):
+        return torch.tensor(len(values))
+
+    objective = weighted_sum((1.0, nll), (0.1, squeeze))
+    options = Options(epochs=2, batch_size=16)
+    train(estimator, objective, pairs[:40], pairs[40:], options=options, seed=0, progress=False)
+    for row in estimator.history:
+        assert (row["batch"], row["validation_rows"]) == (16, 24)
+        assert row["squeeze"] > 0
+        assert not {"rows", "validation_batch"} & set(row)

@@ -10,7 +10,6 @@ from prudent.errors import InputError
 from prudent.estimators.priors import support_box
 from prudent.training import Options, fit, methods
 from prudent.training.options import PRESETS
-from prudent.training.recipe import make_objective
 
 PROBLEM = prudent.problems.get("gaussian")
 MOONS = prudent.problems.get("two_moons")
@@ -119,9 +118,10 @@ def test_mistakes_are_named_in_one_line(change, message):
 
 def test_the_paper_in_one_word():
     """Every option that the paper speaks of is set, whatever our defaults become."""
-    objective = make_objective(methods.get("calnre"), MOONS.prior, Options.of("paper"))
+    objective = methods.get("calnre").objective(MOONS.prior, Options.of("paper"))
     ours, theirs = objective.objectives["coverage"], CoveragePenalty.paper(MOONS.prior)
-    for name in ("num_samples", "indicator", "fraction", "midpoint", "settings", "proposal"):
+    fields = "num_samples target indicator fraction midpoint settings proposal".split()
+    for name in fields:
         assert getattr(ours, name) == getattr(theirs, name), name
     ours_alone = {"members", "ensemble", "validation_fraction"}
     assert set(PRESETS["paper"]) == set(Options().to_dict()) - ours_alone
@@ -209,9 +209,10 @@ def test_effective_draws_of_the_penalty_by_hand():
     draws = PROBLEM.prior.sample((32, 9))
     weight = (posterior.log_prob(draws) - PROBLEM.prior.log_prob(draws)).double().exp()
     expected = (weight.sum(0) ** 2 / (weight**2).sum(0)).mean()
-    assert float(result.effective_samples) == pytest.approx(float(expected), rel=1e-4)
+    assert float(result.figures["effective_samples"]) == pytest.approx(float(expected), rel=1e-4)
     rsample = CoveragePenalty("model-rsample", num_samples=32)
-    assert float(rsample.evaluate(posterior, THETA[:9]).effective_samples) == pytest.approx(32)
+    figures = rsample.evaluate(posterior, THETA[:9]).figures
+    assert float(figures["effective_samples"]) == pytest.approx(32)
 
 
 def test_early_stopping_stops_and_keeps_the_best():

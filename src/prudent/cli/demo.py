@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import click
 from prudent._extras import require
 from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, say, show
+from prudent.errors import StoreError
+from prudent.experiments import store
+from prudent.experiments.launch import LaunchOptions, find_sweep, launch
+from prudent.experiments.status import states
+from prudent.experiments.sweep import read_sweep
 
 
 @click.command()
@@ -25,22 +31,27 @@ def demo(output: str, seed: int, quiet: bool) -> None:
       prudent demo
       prudent demo -o runs/other --seed 1
     """
-    from prudent.experiments.demo import configs
-
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
     root = Path(output)
-    runs = configs(seed)
+    plan = read_sweep(find_sweep("demo.toml"), [f"seed={seed}"])
+    plan = dataclasses.replace(plan, source="demo.toml")
     say(
-        f"{len(runs)} runs: NRE, BNRE and CalNRE on 1,024 and on 4,096 simulations of SLCP, each "
-        f"measured on {runs[0].num_test:,} new ones. About 4 minutes on 2 cores; finished runs "
-        "are kept.",
+        f"{len(plan.configs)} runs: NRE, BNRE and CalNRE on 1,024 and on 4,096 simulations of "
+        f"SLCP, each measured on {plan.configs[0].num_test:,} new ones. About 4 minutes on 2 "
+        "cores; finished runs are kept.",
         quiet=quiet,
     )
     check_writable(root)
-    from prudent.experiments.runner import run_all
-
-    finished = run_all(runs, root, progress=False if quiet else None)
+    found = states(plan.configs, root, look=False)
+    ended = launch(plan, root, found, LaunchOptions(workers=2), False if quiet else None)
+    if failed := [one for one in ended if one.state != "done"]:
+        details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR
+        raise StoreError(
+            f"{len(failed)} of {len(ended)} runs failed, the first with: {failed[0].note} "
+            f"Details: {details}. Finished runs are kept."
+        )
+    finished = [store.read(root / config.identity) for config in plan.configs]
     from prudent.experiments import load_results
     from prudent.reports.figures import draw, save
     from prudent.reports.html import write_report

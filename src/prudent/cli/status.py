@@ -143,7 +143,7 @@ def show_failures(failed: list[RunState], root: Path) -> None:
         first = next(one.config for one in failed if one.note == reason)
         more = f" and {number - 1} more" if number > 1 else ""
         show(f"  failed  {first}{more}: {reason}")
-        show(f"          details: {store.work(root / first.identity) / 'error.txt'}")
+        show(f"          details: {store.unfinished_path(root / first.identity) / 'error.txt'}")
     if len(reasons) > MOST_LISTED:
         show(f"  and {len(reasons) - MOST_LISTED} other reasons")
 

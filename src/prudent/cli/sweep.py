@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from prudent.cli.status import (
 )
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import Means, default_workers, launch
+from prudent.experiments.launch import LaunchOptions, default_workers, find_sweep, launch
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -78,7 +79,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    means = Means(
+    options = LaunchOptions(
         default_workers(plan.configs) if workers is None else workers,
         engine,
         address,
@@ -86,21 +87,20 @@ def sweep(
         force,
     )
     if watch:
-        watch_status(plan, root, means.workers, as_json=as_json)
+        watch_status(plan, root, options.workers, as_json=as_json)
         return
     if status:
-        show_status(plan, root, means.workers, verify=verify, as_json=as_json)
+        show_status(plan, root, options.workers, verify=verify, as_json=as_json)
         return
     found = states(plan.configs, root, look=False)
     if dry_run:
-        show_plan(plan, root, found, means.workers, as_json=as_json)
+        show_plan(plan, root, found, options.workers, as_json=as_json)
         return
     _check_trust(plan, file or "", allowed=allow_code)
     if print_script:
         _print_script(plan, root, changes, max_runs)
         return
-    _start(plan, root, found, means, quiet=quiet or as_json)
-    _finish(plan, root, as_json=as_json)
+    _finish(_start(plan, root, found, options, quiet=quiet or as_json), root, as_json=as_json)
 
 
 def _plan(
@@ -115,7 +115,7 @@ def _plan(
     if output == "":
         raise InputError("the output is empty; choose a directory with -o.")
     if file is not None:
-        plan = read_sweep(Path(file), changes, max_runs)
+        plan = read_sweep(find_sweep(file), changes, max_runs)
         return plan, Path("runs") / plan.name if output is None else Path(output)
     if output is None or not looking:
         raise InputError("name the FILE of the sweep, such as sweeps/smoke.toml.")
@@ -144,18 +144,19 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _start(plan: Sweep, root: Path, found: list[RunState], means: Means, *, quiet: bool) -> None:
+def _start(
+    plan: Sweep, root: Path, found: list[RunState], options: LaunchOptions, *, quiet: bool
+) -> Sequence[RunState]:
     left = {one.config.problem for one in found if one.state != "done"}
-    expected = expected_cost(found, root, means.workers)
+    expected = expected_cost(found, root, options.workers)
     check_writable(root)
     for problem in sorted(name for name in left if ":" in name):
         allow_import(problem, quiet=quiet)
-    say(plan_line(plan, found, expected, means.workers), quiet=quiet)
-    launch(plan, root, found, means, False if quiet else None)
+    say(plan_line(plan, found, expected, options.workers), quiet=quiet)
+    return launch(plan, root, found, options, False if quiet else None)
 
 
-def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:
-    found = states(plan.configs, root, look=False)
+def _finish(found: Sequence[RunState], root: Path, *, as_json: bool) -> None:
     numbers = count(found)
     failed = [one for one in found if one.state == "failed"]
     if as_json:
@@ -164,7 +165,7 @@ def _finish(plan: Sweep, root: Path, *, as_json: bool) -> None:
                 "run": one.config.identity,
                 "name": str(one.config),
                 "reason": one.note,
-                "path": str(store.work(root / one.config.identity)),
+                "path": str(store.unfinished_path(root / one.config.identity)),
             }
             for one in failed
         ]

@@ -24,10 +24,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prudent.coverage.relaxations import INDICATORS, below
+from prudent._choices import INDICATORS
+from prudent.coverage.relaxations import below
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["alpha"]
+__all__ = ["alpha", "effective_size", "unchecked_alpha"]
 
 
 def alpha(
@@ -61,13 +62,10 @@ def alpha(
     tensor([0.7500, 0.2500])
     """
     _check(log_prob, sample_log_prob, log_weight, indicator)
-    if indicator == "hard":
-        with torch.no_grad():
-            return _alpha(log_prob, sample_log_prob, log_weight, indicator, midpoint=midpoint)
-    return _alpha(log_prob, sample_log_prob, log_weight, indicator, midpoint=midpoint)
+    return unchecked_alpha(log_prob, sample_log_prob, log_weight, indicator, midpoint=midpoint)
 
 
-def _alpha(
+def unchecked_alpha(
     log_prob: Tensor,
     sample_log_prob: Tensor,
     log_weight: Tensor | None,
@@ -75,19 +73,36 @@ def _alpha(
     *,
     midpoint: bool,
 ) -> Tensor:
-    lower = below(sample_log_prob, log_prob, indicator)
-    if midpoint:
-        lower = lower + 0.5 * (sample_log_prob == log_prob)
-    if log_weight is None:
-        value = lower.mean(dim=0)
-    else:
-        nowhere = (log_weight == -torch.inf).all(dim=0)
-        weight = torch.softmax(log_weight.masked_fill(nowhere, 0.0), dim=0)
-        value = (weight * lower).sum(dim=0)
-    # Rounding can leave the unit interval by an ulp; a plain clamp would stop the gradient there.
-    value = value + (value.clamp(0.0, 1.0) - value).detach()
-    missing = log_prob.isnan() | sample_log_prob.isnan().any(dim=0)
-    return value.masked_fill(missing, torch.nan)
+    """:func:`alpha` for arguments that are known to be right."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() and indicator != "hard"):
+        lower = below(sample_log_prob, log_prob, indicator)
+        if midpoint:
+            lower = lower + 0.5 * (sample_log_prob == log_prob)
+        if log_weight is None:
+            value = lower.mean(dim=0)
+        else:
+            nowhere = (log_weight == -torch.inf).all(dim=0)
+            weight = torch.softmax(log_weight.masked_fill(nowhere, 0.0), dim=0)
+            value = (weight * lower).sum(dim=0)
+        # Rounding can leave the unit interval by an ulp; a clamp would stop the gradient there.
+        value = value + (value.clamp(0.0, 1.0) - value).detach()
+        missing = log_prob.isnan() | sample_log_prob.isnan().any(dim=0)
+        return value.masked_fill(missing, torch.nan)
+
+
+def effective_size(weight: Tensor) -> Tensor:
+    r"""The number of draws of equal weight that are worth as much, :math:`1 / \sum_j w_j^2`.
+
+    Args:
+        weight: Weights (L, N) that sum to one over the L draws.
+
+    Returns:
+        A number between 1 and L for each observation, (N,).
+
+    >>> effective_size(torch.tensor([[0.5], [0.5], [0.0]]))
+    tensor([2.])
+    """
+    return 1 / weight.square().sum(dim=0)
 
 
 def _check(

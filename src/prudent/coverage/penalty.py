@@ -21,22 +21,14 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from prudent.contracts import Rows
-from prudent.coverage.alpha import alpha
+from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
+from prudent.contracts import Evaluation, PerPair, Rows
+from prudent.coverage.alpha import effective_size, unchecked_alpha
 from prudent.coverage.proposals import check_proposal, draw
-from prudent.coverage.relaxations import INDICATORS, straight_through
+from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["CoveragePenalty", "Evaluation", "penalty", "worst_shortfall"]
-
-TARGETS = {"conservative": 0.0, "calibrated": 1.0}
-COMPUTATIONS = ("sort", "direct")
-LEVELS = ("upper", "mean")
-DISTANCES = {
-    "squared": lambda excess: excess.square().mean(),
-    "absolute": lambda excess: excess.abs().mean(),
-    "supremum": lambda excess: excess.abs().max(),
-}
+__all__ = ["CoveragePenalty", "largest_gap", "penalty"]
 
 
 class _LogProb(Protocol):
@@ -73,27 +65,59 @@ def penalty(
     >>> float(penalty(uniform / 2)), float(penalty(uniform.sqrt()))
     (0.1171875, 0.0)
     """
-    blend = _blend(target)
-    if computation not in COMPUTATIONS:
-        raise unknown_name("computation", computation, COMPUTATIONS)
-    if distance not in DISTANCES:
-        raise unknown_name("distance", distance, DISTANCES)
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point() or alpha.ndim != 1:
         came = f"{alpha.dtype} {tuple(alpha.shape)}" if isinstance(alpha, Tensor) else type(alpha)
         raise InputError(f"expected `alpha` as a floating-point tensor of shape (N,), got {came}.")
     if alpha.shape[0] == 0:
         raise InputError("expected at least one alpha, got an empty tensor.")
-    grid = _levels(levels, alpha, computation)
-    if computation == "sort":
-        # Many alphas are exactly 0; a stable sort gives each of them a defined gradient.
-        excess = grid - alpha.sort(stable=True).values
-    else:
-        counted = (alpha <= grid[:, None]).to(alpha.dtype)
-        excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
-        excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
-    reduce = DISTANCES[distance]
-    value: Tensor = (1 - blend) * reduce(excess.relu()) + blend * reduce(excess)
-    return value
+    return _Settings.of(target, computation, levels, distance)(alpha)
+
+
+class _Settings(NamedTuple):
+    """The checked settings of a penalty."""
+
+    blend: float
+    computation: str
+    levels: str | Tensor
+    distance: str
+
+    @classmethod
+    def of(
+        cls, target: str | float, computation: str, levels: str | Tensor, distance: str
+    ) -> Self:
+        """Refuse what :func:`penalty` does not know."""
+        blend = _blend(target)
+        if computation not in COMPUTATIONS:
+            raise unknown_name("computation", computation, COMPUTATIONS)
+        if distance not in DISTANCES:
+            raise unknown_name("distance", distance, DISTANCES)
+        if not isinstance(levels, Tensor):
+            if levels not in LEVELS:
+                raise unknown_name("levels", levels, LEVELS)
+        elif computation != "direct" or levels.ndim != 1 or len(levels) == 0:
+            raise InputError(
+                "`levels` as a tensor must be one-dimensional and goes with "
+                f'computation="direct"; got shape {tuple(levels.shape)} with "{computation}".'
+            )
+        return cls(blend, computation, levels, distance)
+
+    def __call__(self, alpha: Tensor) -> Tensor:
+        """The penalty of alphas that are known to be right."""
+        grid = _grid(self.levels, alpha)
+        if self.computation == "sort":
+            # Many alphas are exactly 0; a stable sort gives each of them a defined gradient.
+            excess = grid - alpha.sort(stable=True).values
+        else:
+            counted = (alpha <= grid[:, None]).to(alpha.dtype)
+            excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
+            excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
+        conservative, calibrated = self._reduce(excess.relu()), self._reduce(excess)
+        return (1 - self.blend) * conservative + self.blend * calibrated
+
+    def _reduce(self, excess: Tensor) -> Tensor:
+        if self.distance == "squared":
+            return excess.square().mean()
+        return excess.abs().mean() if self.distance == "absolute" else excess.abs().max()
 
 
 def _blend(target: str | float) -> float:
@@ -109,46 +133,25 @@ def _blend(target: str | float) -> float:
     return float(target)
 
 
-def _levels(levels: str | Tensor, alpha: Tensor, computation: str) -> Tensor:
+def _grid(levels: str | Tensor, alpha: Tensor) -> Tensor:
+    """The levels that the sorted alphas are compared with."""
     if isinstance(levels, Tensor):
-        if computation != "direct" or levels.ndim != 1 or len(levels) == 0:
-            raise InputError(
-                "`levels` as a tensor must be one-dimensional and goes with "
-                f'computation="direct"; got shape {tuple(levels.shape)} with "{computation}".'
-            )
         return levels.to(alpha)
-    if levels not in LEVELS:
-        raise unknown_name("levels", levels, LEVELS)
     number = alpha.shape[0]
     index = torch.arange(1, number + 1, dtype=alpha.dtype, device=alpha.device)
     return index / (number if levels == "upper" else number + 1)
 
 
-def worst_shortfall(alpha: Tensor) -> Tensor:
+def largest_gap(alpha: Tensor) -> Tensor:
     r"""The most that coverage falls short of any level, from alphas (N,).
 
     The region of credibility :math:`\ell` holds the truth where :math:`\alpha \ge 1 - \ell`, so
     coverage is short by :math:`F_N(a) - a` at :math:`a = 1 - \ell`, and most so at an alpha.
 
-    >>> worst_shortfall(torch.tensor([0.1, 0.2, 0.9]))
+    >>> largest_gap(torch.tensor([0.1, 0.2, 0.9]))
     tensor(0.4667)
     """
-    grid = _levels("upper", alpha, "sort")
-    return (grid - alpha.sort().values).max().clamp(min=0)
-
-
-class Evaluation(NamedTuple):
-    """What a coverage penalty found in a batch.
-
-    Args:
-        value: The penalty, a scalar with a gradient.
-        alpha: The alphas of the pairs that were looked at, without one.
-        effective_samples: The mean over these pairs of the effective number of draws.
-    """
-
-    value: Tensor
-    alpha: Tensor
-    effective_samples: Tensor
+    return (_grid("upper", alpha) - alpha.sort().values).max().clamp(min=0)
 
 
 class CoveragePenalty(nn.Module):
@@ -167,15 +170,15 @@ class CoveragePenalty(nn.Module):
             ``posterior.sample``, with the gradient through the weights; or ``"model-rsample"`` for
             ``posterior.rsample``, with the gradient through the draws. It must cover the support
             of the posterior.
-        num_samples: Draws per pair, L.
+        num_samples: The number of draws for each pair, L.
         target: ``"conservative"``, ``"calibrated"``, or a number in [0, 1] between the two.
-        indicator: See :func:`prudent.coverage.alpha`.
-        computation: See :func:`prudent.coverage.penalty`.
-        levels: See :func:`prudent.coverage.penalty`.
-        distance: See :func:`prudent.coverage.penalty`.
+        indicator: The surrogate of :func:`prudent.coverage.alpha`, as is ``midpoint``.
+        computation: A setting of :func:`prudent.coverage.penalty`, as ``levels`` and ``distance``.
+        levels: The levels that the alphas are compared with.
+        distance: The reduction of the differences to one number.
         fraction: The share of each batch to look at, chosen at random; in evaluation mode all of
             it. Less than 1 needs a posterior with ``rows``.
-        midpoint: See :func:`prudent.coverage.alpha`.
+        midpoint: Whether draws of exactly equal density count half.
     """
 
     def __init__(
@@ -201,17 +204,12 @@ class CoveragePenalty(nn.Module):
         check_proposal(proposal)
         self.proposal = proposal
         self.num_samples = num_samples
+        self.target = target
         self.indicator = indicator
         self.fraction = fraction
         self.midpoint = midpoint
-        self.settings: dict[str, Any] = {
-            "target": target,
-            "computation": computation,
-            "levels": levels,
-            "distance": distance,
-        }
-        # Settings that cannot work are refused here, not in the first training step.
-        penalty(torch.ones(1), **self.settings)
+        # All settings are checked here, once, and not in each training step.
+        self.settings = _Settings.of(target, computation, levels, distance)
 
     @classmethod
     def paper(
@@ -232,17 +230,27 @@ class CoveragePenalty(nn.Module):
         return self.evaluate(posterior, theta).value
 
     def evaluate(self, posterior: _LogProb, theta: Tensor) -> Evaluation:
-        """The penalty of a batch with the alphas behind it; arguments as in :meth:`forward`."""
-        if theta.ndim != 2:
-            raise InputError(f"expected `theta` of shape (N, D), got {tuple(theta.shape)}.")
+        """The penalty of a batch, with ``effective_samples`` and ``shortfall`` as its figures.
+
+        The arguments are those of :meth:`forward`.
+        """
+        if theta.ndim != 2 or len(theta) == 0:
+            raise InputError(
+                f"expected `theta` of shape (N, D) with N >= 1, got {tuple(theta.shape)}."
+            )
         if self.training and self.fraction < 1:
             posterior, theta = _thin(posterior, theta, self.fraction)
         nominal, sample, log_weight = self._log_probs(posterior, theta)
-        alphas = alpha(
-            nominal, sample, log_weight, indicator=self.indicator, midpoint=self.midpoint
+        alphas = unchecked_alpha(
+            nominal, sample, log_weight, self.indicator, midpoint=self.midpoint
         )
-        value = penalty(alphas, **self.settings)
-        return Evaluation(value, alphas.detach(), _effective(log_weight.detach()))
+        # Weights that are all zero are worth one draw.
+        size = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
+        figures: dict[str, Tensor | PerPair] = {
+            "effective_samples": size.mean(),
+            "shortfall": PerPair(alphas.detach(), largest_gap),
+        }
+        return Evaluation(self.settings(alphas), figures)
 
     def _log_probs(self, posterior: _LogProb, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-densities of the nominal (N,) and of the draws, and log weights, (L, N) each."""
@@ -265,8 +273,7 @@ class CoveragePenalty(nn.Module):
 
     def extra_repr(self) -> str:
         """The settings, for ``print``."""
-        target = self.settings["target"]
-        return f"num_samples={self.num_samples}, target={target}, indicator={self.indicator}"
+        return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
 
 
 def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
@@ -278,9 +285,3 @@ def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb
         )
     index = torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
     return posterior.rows(index), theta[index]
-
-
-def _effective(log_weight: Tensor) -> Tensor:
-    """Mean over pairs of (sum w)^2 / sum w^2; pairs whose weights are all zero count as one."""
-    once, twice = log_weight.logsumexp(dim=0), (2 * log_weight).logsumexp(dim=0)
-    return (2 * once - twice).exp().nan_to_num(nan=1.0).mean()

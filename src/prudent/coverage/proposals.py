@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from prudent._choices import MODELS
 from prudent.contracts import Reparametrized, SampleAndLogProb
 from prudent.errors import InputError, unknown_name
 
 __all__ = ["check_proposal", "draw"]
-
-MODELS = ("model", "model-rsample")
 
 
 def draw(

@@ -21,8 +21,6 @@ from torch import Tensor
 
 __all__ = ["straight_through", "below"]
 
-INDICATORS = ("log", "density", "hard")
-
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True

@@ -24,6 +24,7 @@ from torch import Tensor
 from prudent._randomness import derive, generator, numpy_seeded, seeded
 from prudent._threads import threads
 from prudent.datasets.layout import REASONS
+from prudent.errors import DataError, one_line
 from prudent.problems.problem import Problem
 
 __all__ = ["Outcome", "simulate_chunk"]
@@ -45,7 +46,7 @@ class Outcome:
     dtype: str
 
 
-class _Malformed(TypeError):
+class _Malformed(DataError):
     """A simulator returned something that is not ``x``."""
 
 
@@ -66,7 +67,7 @@ def simulate_chunk(
         reason = torch.zeros(num_rows, dtype=torch.uint8)
     except Exception as first:
         x, reason, dtype, error = _rows(problem, theta, seed, *labels)
-        error = error or _one_line(first)
+        error = error or one_line(first, 200)
     bad = [x.isnan().flatten(1).any(dim=1), x.isinf().flatten(1).any(dim=1)]
     reason[(reason == 0) & bad[0]] = NAN
     reason[(reason == 0) & bad[1]] = INFINITE
@@ -138,11 +139,5 @@ def _rows(
             x[row] = value[0]
         except Exception as failure:
             reason[row] = MALFORMED if isinstance(failure, _Malformed) else RAISED
-            error = error or _one_line(failure)
+            error = error or one_line(failure, 200)
     return x, reason, dtype, error
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:200]
-    kind = type(error).__name__
-    return text if isinstance(error, _Malformed) else f"{kind}: {text}" if text else kind

@@ -6,19 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from prudent._extras import require
 from prudent.datasets.layout import MISSING, ZSTD_LEVEL
-from prudent.errors import InputError
 
 __all__ = ["encode", "import_zarr"]
 
 
 def import_zarr() -> Any:
     """The zarr package, or how to get it."""
-    try:
-        import zarr
-    except ImportError as error:
-        raise InputError('simulation stores need zarr: pip install "prudent[zarr]"') from error
-    return zarr
+    return require("zarr", "zarr", "simulation stores")
 
 
 def encode(value: np.ndarray[Any, Any], chunk_size: int) -> bytes:

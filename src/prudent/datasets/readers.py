@@ -15,9 +15,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from prudent._extras import require
 from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store
-from prudent.errors import DataError, InputError, StoreError
+from prudent.errors import DataError, InputError, StoreError, one_line
 
 __all__ = ["SUFFIXES", "read"]
 
@@ -59,15 +60,12 @@ def read(path: str | os.PathLike[str]) -> Pairs:
     except (InputError, StoreError):
         raise
     except OSError as error:
-        reason = error.strerror or _one_line(error)
+        reason = error.strerror or one_line(error)
         raise StoreError(f"{path} cannot be read: {reason}.") from error
     except Exception as error:  # the libraries raise many kinds for a damaged file
-        raise StoreError(f"{path} is damaged or not {suffix}: {_one_line(error)}.") from error
+        reason = one_line(error).rstrip(".")
+        raise StoreError(f"{path} is damaged or not {suffix}: {reason}.") from error
     return Pairs.of(theta, x)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def _check_size(path: Path, name: str, declared: int, stored: int) -> None:
@@ -143,10 +141,7 @@ def _read_safetensors(path: Path) -> tuple[Any, Any]:
 
 
 def _read_hdf5(path: Path) -> tuple[Any, Any]:
-    try:
-        import h5py  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise InputError('HDF5 files need h5py: pip install "prudent[hdf5]"') from error
+    h5py = require("h5py", "hdf5", "HDF5 files")
     with h5py.File(path, "r") as file:
         found = [_read_dataset(path, file, name, h5py) for name in ("theta", "x")]
     return found[0], found[1]

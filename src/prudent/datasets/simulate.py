@@ -7,7 +7,6 @@ where it stopped.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import math
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prudent import problems
+from prudent._locks import hold
 from prudent._progress import Progress, Reporter
 from prudent.datasets import layout
 from prudent.datasets.chunk import Outcome, simulate_chunk
 from prudent.datasets.encoding import import_zarr
-from prudent.datasets.locking import locked
-from prudent.datasets.store import Store, check_free
+from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
@@ -81,11 +80,10 @@ def simulate(
     import_zarr()
     # All that can be refused is refused before anything is written, the lock included.
     _refuse_other(Store.open(path), wanted) if begun else check_free(path, but="zarr.json")
-    with locked(path):
+    with hold(path / ".lock", wait=True):
+        remove_partial(path)
         if not (path / "zarr.json").exists():
-            # Where there are no locks, another writer may have made it just now.
-            with contextlib.suppress(InputError):
-                Store.create(path, known, num_simulations, seed, rows)
+            Store.create(path, known, num_simulations, seed, rows)
         store = Store.open(path)
         _refuse_other(store, wanted)
         left = store.missing()

@@ -7,6 +7,8 @@ chunk holds. Reading compares. Any Zarr v3 reader can open the arrays.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,8 +31,9 @@ from prudent.problems.problem import Problem
 
 __all__ = ["Selection", "Store"]
 
-OURS = {".lock", "done", *ARRAYS}
+OURS = {".lock", ".claim", "done", *ARRAYS}
 Chunk = dict[str, np.ndarray[Any, Any]]
+logger = logging.getLogger("prudent")
 
 
 @dataclass(frozen=True, repr=False)
@@ -259,3 +262,19 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"could not make {path}: {error.strerror}.") from error
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what a killed writer left half written; for the writer that holds the store."""
+    folders = [path, *(path / name for name in ("done", *ARRAYS))]
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    partial = [file for file in files if file.is_file() and _is_partial(file.name)]
+    for file in partial:
+        with contextlib.suppress(OSError):
+            file.unlink()
+    if partial:
+        logger.info("removed %d unfinished files of a killed run from %s.", len(partial), path)
+
+
+def _is_partial(name: str) -> bool:
+    return name.endswith(".partial") or (name.startswith(".") and name.endswith(".tmp"))

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._extras import require
 from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
 
@@ -173,14 +174,13 @@ def c2st(first: Any, second: Any, *, num_folds: int = NUM_FOLDS, seed: int = 0) 
 
 
 def _scores(points: Any, labels: Any, num_folds: int, state: int) -> Any:
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier, VotingClassifier
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import StratifiedKFold, cross_val_score
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import PolynomialFeatures, StandardScaler
-    except ImportError as missing:
-        raise InputError('C2ST needs scikit-learn: pip install "prudent[distances]".') from missing
+    require("sklearn", "distances", "C2ST")
+    from sklearn.ensemble import HistGradientBoostingClassifier, VotingClassifier
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
     smooth = make_pipeline(
         StandardScaler(),
         PolynomialFeatures(2, include_bias=False),

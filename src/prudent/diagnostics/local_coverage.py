@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prudent._extras import require
 from prudent._randomness import derive
 from prudent.diagnostics.bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS
@@ -199,14 +200,9 @@ def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
 
 
 def _fit(features: Array, covered: Array, levels: Array, max_regions: int) -> Any:
-    try:
-        from sklearn.tree import DecisionTreeRegressor
-    except ImportError as error:
-        raise InputError(
-            'local coverage needs scikit-learn: pip install "prudent[distances]".'
-        ) from error
     least = max(LEAST_PAIRS, math.ceil(LEAST_SHARE * len(features)))
-    tree = DecisionTreeRegressor(
+    trees = require("sklearn.tree", "distances", "local coverage")
+    tree = trees.DecisionTreeRegressor(
         max_leaf_nodes=max(2, max_regions), min_samples_leaf=least, random_state=0
     )
     # A few levels tell as much as all, in a fraction of the time. Each has the same variance.

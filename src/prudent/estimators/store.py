@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from prudent._files import write_atomic
-from prudent._sealed import seal, unseal
+from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
 from prudent.estimators.base import NeuralEstimator
@@ -41,7 +40,7 @@ def to_bytes(estimator: NeuralEstimator | Ensemble) -> bytes:
         "prior": to_spec(estimator.prior),
         "info": estimator.info,
     }
-    return seal(settings, estimator.state_dict())
+    return dump_tensors(settings, estimator.state_dict())
 
 
 def _describe(estimator: NeuralEstimator | Ensemble) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def load(
     Returns:
         The estimator, ready for inference.
     """
-    settings, state = unseal(path, FORMAT, "Restore it or train again.")
+    settings, state = load_tensors(path, FORMAT, "Restore it or train again.")
     if prior is None and settings["prior"] is None:
         raise InputError(f"{path} does not hold its prior; pass load(path, prior=...).")
     known: Prior = from_spec(settings["prior"]) if prior is None else prior

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,50 +14,56 @@ from pathlib import Path
 
 from prudent._files import write_atomic
 from prudent._progress import Reporter
+from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
-from prudent.experiments.changed import outdated, refuse, set_aside
+from prudent.experiments._runner import DiskFull, Runner
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
-from prudent.experiments.engines import available_cores, open_engine
-from prudent.experiments.runner import DiskFull, run_configs
-from prudent.experiments.status import RunState, count, states
+from prudent.experiments.engines import ENGINES, available_cores, open_engine
+from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 from prudent.experiments.view import View
 
-__all__ = ["Means", "default_workers", "interruption", "launch", "run_sweep"]
+__all__ = ["LaunchOptions", "default_workers", "find_sweep", "launch", "run_sweep"]
 
+# The sweeps that come with prudent.
+SHIPPED = Path(__file__).parents[1] / "sweeps"
 INDEX = "index.csv"
+TRASH = ".trash"
+
+logger = logging.getLogger("prudent")
 
 
+@documented
 @dataclass(frozen=True)
-class Means:
-    """How a sweep is run, which does not change its results.
+class LaunchOptions:
+    """The way a sweep is run, which does not change its results."""
 
-    Args:
-        workers: Runs at once.
-        engine: ``local``, ``dask`` or ``slurm``.
-        address: Of a Dask scheduler.
-        timeout: Seconds after which a run has failed.
-        force: Start although the disk seems too small, and move runs of a simulator that has
-            changed out of the way.
-    """
-
-    workers: int = 1
-    engine: str = "local"
-    address: str | None = None
-    timeout: float | None = None
-    force: bool = False
+    workers: int = setting(1, least=1, help="Runs at once")
+    engine: str = setting("local", choices=ENGINES, help="Where to work")
+    address: str | None = setting(None, help="The address of a Dask scheduler")
+    timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
+    force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"`workers` is {self.workers}; expected a whole number >= 1.")
-        if self.timeout is not None and not self.timeout > 0:
-            raise InputError(f"`timeout` is {self.timeout:g}; expected seconds > 0.")
+        check(self)
 
 
 def default_workers(configs: Sequence[RunConfig]) -> int:
     """As many as the cores of this process have room for."""
     return max(1, available_cores() // max(config.threads for config in configs))
+
+
+def find_sweep(file: str | os.PathLike[str]) -> Path:
+    """The path of a sweep file; one that comes with prudent is found by its name alone.
+
+    >>> find_sweep("demo.toml").is_file()
+    True
+    """
+    path, shipped = Path(file), SHIPPED / Path(file).name
+    if path.parent in (Path(), Path("sweeps")) and shipped.is_file() and not path.exists():
+        return shipped
+    return path
 
 
 def run_sweep(
@@ -84,67 +91,62 @@ def run_sweep(
         How many runs are ``done``, ``failed`` and so on; see also
         :func:`prudent.experiments.load`.
     """
-    plan = read_sweep(Path(file))
+    plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
     workers = default_workers(plan.configs) if workers is None else workers
-    found = states(plan.configs, root, look=False)
-    launch(plan, root, found, Means(workers, engine, address, timeout), progress)
-    return count(states(plan.configs, root, look=False))
+    options = LaunchOptions(workers, engine, address, timeout)
+    return count(launch(plan, root, states(plan.configs, root, look=False), options, progress))
 
 
 def launch(
-    plan: Sweep, root: Path, found: Sequence[RunState], means: Means, progress: Reporter = None
-) -> None:
-    """Work on what is left.
+    plan: Sweep,
+    root: Path,
+    found: Sequence[RunState],
+    options: LaunchOptions,
+    progress: Reporter = None,
+) -> Sequence[RunState]:
+    """Work on what is left; the states of all runs afterwards.
 
     Args:
         plan: The runs.
         root: Their directory.
         found: Their states.
-        means: How.
+        options: The way to run them.
         progress: See :class:`prudent._progress.Progress`.
     """
     left = [one.config for one in found if one.state != "done"]
     check_directory(root)
     old = outdated(plan.configs, root)
-    if not means.force:
-        refuse(old, root)
+    if old and not options.force:
+        raise InputError(
+            f"{root} has {len(old)} runs of a simulator whose file has changed since. Choose "
+            f"another output with -o, or pass --force to run again and move these to "
+            f"{root / TRASH}. Nothing was changed."
+        )
     if not left:
         _begin(plan, root)
-        return
-    _check_space(root, disk_bytes(left, means.workers), force=means.force)
-    scratch = root / ".work" / f"{means.engine}-{os.getpid()}"
-    workers = min(means.workers, len(left))
-    engine = open_engine(means.engine, workers, scratch, address=means.address, job=plan.job)
+        return found
+    _check_space(root, disk_bytes(left, options.workers), force=options.force)
+    scratch = root / ".work" / f"{options.engine}-{os.getpid()}"
+    workers = min(options.workers, len(left))
+    engine = open_engine(options.engine, workers, scratch, address=options.address, job=plan.job)
     try:
         with engine:
             _begin(plan, root)
-            set_aside(old, root)
+            _set_aside(old, root)
             with View("sweep", left, len(found) - len(left), progress) as view:
-                run_configs(left, root, engine, view.listen, means.timeout)
+                budgets = _largest_budgets(plan.configs)
+                Runner(left, root, engine, view.listen, options.timeout, budgets).run()
     except DiskFull as error:
-        raise StoreError(f"{error} {interruption(plan, root)}") from error
+        raise StoreError(f"{error} {_interruption(plan, root)}") from error
     except BaseException as error:
         # The first sign comes at once; counting takes a moment.
-        error.add_note(interruption(plan, root))
+        error.add_note(_interruption(plan, root))
         raise
     finally:
         with contextlib.suppress(OSError):
             scratch.parent.rmdir()
-        # For people only: no reason to hide what went wrong before.
-        with contextlib.suppress(StoreError):
-            _write_index(plan, root)
-
-
-def interruption(plan: Sweep, root: Path) -> str:
-    """What is done and left when a sweep ends before its end."""
-    numbers = count(states(plan.configs, root, look=False))
-    begun = numbers["interrupted"] + numbers["running"]
-    failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""
-    return (
-        f"interrupted: {numbers['done']} done, {failed}{begun} continue from checkpoints, "
-        f"{numbers['left']} left. Continue with: prudent sweep {plan.source} -o {root}"
-    )
+    return _record(plan, root)
 
 
 def _begin(plan: Sweep, root: Path) -> None:
@@ -153,6 +155,26 @@ def _begin(plan: Sweep, root: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot make {root}: {error.strerror}.") from error
     plan.write(root)
+
+
+def _set_aside(runs: Sequence[Path], root: Path) -> None:
+    """Move runs of a simulator that has changed out of the way."""
+    if not runs:
+        return
+    trash = root / TRASH
+    trash.mkdir(exist_ok=True)
+    for path in runs:
+        os.rename(path, trash / path.name)
+    logger.warning("moved %d runs of the simulator as it was to %s.", len(runs), trash)
+
+
+def _largest_budgets(configs: Sequence[RunConfig]) -> dict[tuple[str, int], int]:
+    """For each problem and seed, how many simulations serve all runs."""
+    largest: dict[tuple[str, int], int] = {}
+    for config in configs:
+        key = config.problem, config.seed
+        largest[key] = max(config.budget, largest.get(key, 0))
+    return largest
 
 
 def _check_space(root: Path, needed: int, *, force: bool) -> None:
@@ -165,12 +187,24 @@ def _check_space(root: Path, needed: int, *, force: bool) -> None:
         )
 
 
-def _write_index(plan: Sweep, root: Path) -> None:
-    """Which directory is which run, for people."""
+def _interruption(plan: Sweep, root: Path) -> str:
+    """What is done and left when a sweep ends before its end."""
+    numbers = count(_record(plan, root))
+    begun = numbers["interrupted"] + numbers["running"]
+    failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""
+    return (
+        f"interrupted: {numbers['done']} done, {failed}{begun} continue from checkpoints, "
+        f"{numbers['left']} left. Continue with: prudent sweep {plan.source} -o {root}"
+    )
+
+
+def _record(plan: Sweep, root: Path) -> list[RunState]:
+    """The state of each run, also written down for people: which directory is which run."""
+    found = states(plan.configs, root, look=False)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "problem", "method", "budget", "seed", "state"])
-    for one in states(plan.configs, root, look=False):
+    for one in found:
         config = one.config
         # A spreadsheet would take a name that begins like this for a formula.
         problem = f"'{config.problem}" if config.problem[0] in "=+-@" else config.problem
@@ -178,5 +212,8 @@ def _write_index(plan: Sweep, root: Path) -> None:
             [config.identity, problem, config.method, config.budget, config.seed, one.state]
         )
     data = text.getvalue().encode("utf-8", "replace")
-    if not (root / INDEX).is_file() or (root / INDEX).read_bytes() != data:
-        write_atomic(root / INDEX, data)
+    # No reason to hide what went wrong before.
+    with contextlib.suppress(OSError, StoreError):
+        if not (root / INDEX).is_file() or (root / INDEX).read_bytes() != data:
+            write_atomic(root / INDEX, data)
+    return found

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any
 from prudent._extras import require
 from prudent.errors import InputError, PrudentError
 from prudent.experiments import store
-from prudent.experiments.attempt import failure
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.experiments.status import RunState, states
@@ -160,7 +159,7 @@ def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.
     for one in planned:
         if one.state != "done" and one.config.identity not in known:
             known.add(one.config.identity)
-            path = store.work(root / one.config.identity)
+            path = store.unfinished_path(root / one.config.identity)
             yield {**_facts(one.config, one.state), "error": one.note or None, "path": str(path)}
     yield from _failed(root, known)
 
@@ -184,7 +183,12 @@ def _failed(root: Path, known: set[str]) -> Rows:
             facts = _facts(config, "failed")
         except PrudentError:
             facts = {"state": "failed"}
-        yield {**facts, "run": name, "error": failure(root / name), "path": str(error.parent)}
+        yield {
+            **facts,
+            "run": name,
+            "error": store.failure(root / name),
+            "path": str(error.parent),
+        }
 
 
 def _facts(config: RunConfig, state: str) -> dict[str, Any]:

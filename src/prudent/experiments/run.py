@@ -17,7 +17,6 @@ from prudent.errors import InputError
 from prudent.estimators.store import load, to_bytes
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
-from prudent.experiments.locks import claim
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
 from prudent.problems.source import source_digest
@@ -39,14 +38,24 @@ def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         progress: See :class:`prudent._progress.Progress`.
     """
     finished = store.find(path, config)
-    if finished is not None and not store.leftovers(path):
+    if finished is not None and not store.is_unfinished(path):
         return finished
-    with claim(path, wait=True):
+    with store.claim(path, wait=True):
         return run_claimed(config, path, progress)
 
 
-def run_claimed(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
-    """The same, for a caller that holds the run already."""
+def run_claimed(
+    config: RunConfig, path: Path, progress: Reporter = None, num_simulations: int | None = None
+) -> Run:
+    """The same, for a caller that holds the run already.
+
+    Args:
+        config: What to run.
+        path: The directory of the run, below that of its sweep.
+        progress: See :class:`prudent._progress.Progress`.
+        num_simulations: The largest budget in the sweep for this problem and seed, if it is part
+            of one.
+    """
     finished = store.find(path, config)
     if finished is None:
         store.forget_failure(path)
@@ -75,7 +84,7 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
             seed=config.seed,
             invalid="exclude",
             device=config.device,
-            checkpoint=store.work(path, ".checkpoint"),
+            checkpoint=store.unfinished_path(path, ".checkpoint"),
             **networks,
             progress=progress,
             **config.training.to_dict(),

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prudent.errors import StoreError
+from prudent.errors import InputError, StoreError
 from prudent.experiments import store
-from prudent.experiments.attempt import failure
 from prudent.experiments.config import RunConfig
-from prudent.experiments.locks import holder
+from prudent.experiments.settings import read_settings
 
-__all__ = ["STATES", "RunState", "count", "states"]
+__all__ = ["STATES", "RunState", "count", "outdated", "states"]
 
 STATES = ("done", "running", "failed", "interrupted", "left")
 
@@ -56,6 +55,26 @@ def count(found: Iterable[RunState]) -> dict[str, int]:
     return {name: number[name] for name in STATES}
 
 
+def outdated(configs: Iterable[RunConfig], root: Path) -> list[Path]:
+    """Finished runs of the same problems whose simulator was another one than now.
+
+    Args:
+        configs: The runs as they would be now.
+        root: The directory of all runs.
+    """
+    sources = {config.problem: config.source for config in configs if config.source}
+    found = []
+    for file in sorted(root.glob("*/config.json")) if sources else ():
+        try:
+            settings = read_settings(file)
+        except InputError:
+            continue  # other commands say what is wrong with it
+        source = sources.get(str(settings.get("problem")))
+        if source is not None and settings.get("source", "") != source:
+            found.append(file.parent)
+    return found
+
+
 def _state(
     config: RunConfig,
     root: Path,
@@ -70,13 +89,13 @@ def _state(
     if name in finished:
         if verify:
             return _verified(config, path)
-        if store.finished(path):
+        if store.is_finished(path):
             return RunState(config, "done")
         return RunState(config, "failed", f"{path} exists and is not a finished run; remove it")
-    if unfinished & {f"{name}.lock", f"{name}.claim"} and (who := holder(path)) is not None:
+    if unfinished & {f"{name}.lock", f"{name}.claim"} and (who := store.holder(path)) is not None:
         by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
         return RunState(config, "running", f"{by}{_epoch(config, path) if look else ''}")
-    if name in unfinished and (reason := failure(path)) is not None:
+    if name in unfinished and (reason := store.failure(path)) is not None:
         return RunState(config, "failed", reason)
     if name in unfinished or f"{name}.checkpoint" in unfinished:
         return RunState(config, "interrupted", _epoch(config, path).lstrip(", ") if look else "")
@@ -95,7 +114,7 @@ def _verified(config: RunConfig, path: Path) -> RunState:
 
 def _epoch(config: RunConfig, path: Path) -> str:
     """The epoch of the last checkpoint."""
-    directory = store.work(path, ".checkpoint")
+    directory = store.unfinished_path(path, ".checkpoint")
     found = [re.search(r"epoch-(\d+)", file.name) for file in directory.rglob("epoch-*")]
     epochs = [int(match[1]) for match in found if match]
     return f", epoch {max(epochs)} of {config.training.epochs}" if epochs else ""

@@ -8,39 +8,50 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prudent._files import sha256, sync_directory, to_json, write_atomic
+from prudent import _locks
+from prudent._files import (
+    dump_json,
+    load_json,
+    read_whole,
+    sha256,
+    sync_directory,
+    to_json,
+    write_atomic,
+)
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
+from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
 
 __all__ = [
     "Run",
+    "claim",
     "clear",
+    "failure",
     "find",
-    "finished",
     "forget_failure",
-    "leftovers",
+    "holder",
+    "is_finished",
+    "is_unfinished",
     "load_runs",
     "publish",
     "read",
-    "seal",
-    "tidy",
-    "work",
+    "record_failure",
+    "unfinished_path",
 ]
 
-ZEROS = 64 * "0"
+ERROR = "error.txt"
 
 logger = logging.getLogger("prudent")
 
@@ -74,7 +85,8 @@ class Run:
 
     def file(self, name: str) -> bytes:
         """The contents of a file, which must be those that were stored with this run."""
-        return _contents(self.path, name, self.files.get(name, {}).get("sha256"))
+        checksum = self.files.get(name, {}).get("sha256")
+        return read_whole(self.path / name, _remedy(self.path), checksum)
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
@@ -98,18 +110,33 @@ def find(path: Path, config: RunConfig) -> Run | None:
     return run
 
 
-def work(path: Path, suffix: str = "") -> Path:
+def unfinished_path(path: Path, suffix: str = "") -> Path:
     """Where the unfinished parts of a run are."""
     return path.parent / ".work" / f"{path.name}{suffix}"
 
 
-def tidy(path: Path) -> None:
-    """Remove the directory of unfinished parts, if others do not work there."""
-    with contextlib.suppress(OSError):
-        work(path).parent.rmdir()
+@contextlib.contextmanager
+def claim(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a run for writing.
+
+    Args:
+        path: The directory of the run.
+        wait: Whether to wait for another process that holds it, or raise
+            :class:`prudent._locks.Busy`.
+    """
+    try:
+        with _locks.hold(unfinished_path(path, ".lock"), wait=wait):
+            yield
+    finally:
+        _tidy(path)
 
 
-def finished(path: Path) -> bool:
+def holder(path: Path) -> dict[str, Any] | None:
+    """Who holds a run (``host``, ``pid``, ``since``), or None if nobody does."""
+    return _locks.holder(unfinished_path(path, ".lock"))
+
+
+def is_finished(path: Path) -> bool:
     """Whether a finished run is there, by a look at its last file alone."""
     try:
         with open(f"{path}/metrics.json", "rb") as file:
@@ -120,57 +147,70 @@ def finished(path: Path) -> bool:
     return b'"files"' in data and data.rstrip().endswith(b"}")
 
 
-def leftovers(path: Path) -> bool:
+def is_unfinished(path: Path) -> bool:
     """Whether unfinished parts of a run are there."""
-    return any(work(path, suffix).exists() for suffix in ("", ".checkpoint", ".lock", ".claim"))
+    suffixes = ("", ".checkpoint", ".lock", ".claim")
+    return any(unfinished_path(path, suffix).exists() for suffix in suffixes)
 
 
 def clear(path: Path) -> None:
     """Remove the unfinished parts of a run that is finished."""
     for suffix in ("", ".checkpoint"):
-        shutil.rmtree(work(path, suffix), ignore_errors=True)
-    tidy(path)
+        shutil.rmtree(unfinished_path(path, suffix), ignore_errors=True)
+    _tidy(path)
+
+
+def record_failure(config: RunConfig, path: Path, reason: str, details: str = "") -> None:
+    """Keep why a run failed; the next attempt removes it."""
+    directory = unfinished_path(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / "config.json", to_json(config.to_dict()))
+    text = f"{reason}\n\n{config}\n\n{details}"
+    write_atomic(directory / ERROR, text.encode("utf-8", "replace"))
+
+
+def failure(path: Path) -> str | None:
+    """Why the last attempt at a run failed, or None if it did not."""
+    try:
+        with (unfinished_path(path) / ERROR).open(encoding="utf-8", errors="replace") as file:
+            return file.readline(500).strip() or "no reason given"
+    except OSError:
+        return None
 
 
 def forget_failure(path: Path) -> None:
     """Remove the record of an earlier failure."""
-    shutil.rmtree(work(path), ignore_errors=True)
+    shutil.rmtree(unfinished_path(path), ignore_errors=True)
 
 
 def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
     """Make a finished run appear at a path."""
-    unfinished = work(path)
+    unfinished = unfinished_path(path)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         for name, data in files.items():
             write_atomic(unfinished / name, data)
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
-        write_atomic(unfinished / "metrics.json", seal({**metrics, "files": listing}))
+        write_atomic(unfinished / "metrics.json", dump_json({**metrics, "files": listing}))
         _take_name(unfinished, path)
         sync_directory(path.parent)
-        tidy(path)
+        _tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
 
 
-def seal(metrics: Mapping[str, Any]) -> bytes:
-    """The contents of ``metrics.json``: its checksum is of itself with zeros in that place."""
-    text = to_json({**metrics, "sha256": ZEROS})
-    return text.replace(ZEROS.encode(), sha256(text).encode())
-
-
-def _is_sealed(data: bytes, checksum: object) -> bool:
-    if not isinstance(checksum, str) or len(checksum) != len(ZEROS):
-        return False
-    return sha256(data.replace(checksum.encode(), ZEROS.encode())) == checksum
+def _tidy(path: Path) -> None:
+    """Remove the directory of unfinished parts, if others do not work there."""
+    with contextlib.suppress(OSError):
+        unfinished_path(path).parent.rmdir()
 
 
 def _take_name(unfinished: Path, path: Path) -> None:
     try:
         os.rename(unfinished, path)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not finished(path):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_finished(path):
             raise
         # Without locks another process can be first; the two are the same but for their times.
         ours, theirs = read(unfinished), read(path)
@@ -181,18 +221,14 @@ def _take_name(unfinished: Path, path: Path) -> None:
 
 def read(path: Path) -> Run:
     """Read a finished run; a file that does not match its checksum is refused."""
-    data = _contents(path, "metrics.json", None)
-    metrics = _parse(path, "metrics.json", data)
-    checksum, listing = metrics.pop("sha256", None), metrics.get("files")
+    metrics = load_json(path / "metrics.json", _remedy(path))
+    listing = metrics.pop("files", None)
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
-    if not _is_sealed(data, checksum):
-        raise _damaged(path, "metrics.json")
-    del metrics["files"]
     parts = {}
     for name in ("config.json", "coverage.json", "timing.json"):
-        known = str(listing.get(name, {}).get("sha256"))
-        parts[name] = _parse(path, name, _contents(path, name, known))
+        checksum = str(listing.get(name, {}).get("sha256"))
+        parts[name] = load_json(path / name, _remedy(path), checksum)
     return Run(
         path=path,
         config=RunConfig.from_dict(parts["config.json"]),
@@ -218,32 +254,10 @@ def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
 
 
 def _order(config: RunConfig) -> tuple[Any, ...]:
-    order = ["nre", "bnre", "calnre", "npe", "bnpe", "calnpe"]
-    return (config.problem, config.budget, order.index(config.method), config.seed, str(config))
+    """Methods in the order of their table."""
+    method = list(METHODS).index(config.method)
+    return (config.problem, config.budget, method, config.seed, str(config))
 
 
-def _contents(path: Path, name: str, checksum: str | None) -> bytes:
-    try:
-        data = (path / name).read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path / name}: {error.strerror}.") from error
-    if checksum is not None and sha256(data) != checksum:
-        raise _damaged(path, name)
-    return data
-
-
-def _parse(path: Path, name: str, data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"cannot read {path / name}: {error}.") from error
-    if not isinstance(value, dict):
-        raise StoreError(f"{path / name} does not hold a JSON object.")
-    return value
-
-
-def _damaged(path: Path, name: str) -> StoreError:
-    return StoreError(
-        f"{path / name} does not match its checksum (damaged or edited). Restore it, or "
-        f"delete {path} and run it again."
-    )
+def _remedy(path: Path) -> str:
+    return f"Restore it, or delete {path} and run it again."

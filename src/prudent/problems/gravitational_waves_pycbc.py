@@ -21,7 +21,6 @@ randomness comes from the given generator: eight uniform numbers and two seeds f
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import replace
 from functools import cache
@@ -30,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent.errors import InputError
+from prudent._extras import require
 from prudent.problems import gravitational_waves
 from prudent.problems.gravitational_waves import (
     LOWEST_FREQUENCY,
@@ -58,13 +57,7 @@ FILTER_ORDER = 512
 
 def _pycbc(part: str) -> Any:
     """A module of PyCBC, or the way to get it."""
-    try:
-        return importlib.import_module(f"pycbc.{part}")
-    except ImportError as error:
-        raise InputError(
-            "the problem gravitational_waves_pycbc needs PyCBC and LALSuite: "
-            'pip install "prudent[gw]"'
-        ) from error
+    return require(f"pycbc.{part}", "gw", "the problem gravitational_waves_pycbc")
 
 
 @cache

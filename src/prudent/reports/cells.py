@@ -23,9 +23,9 @@ import numpy as np
 
 from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
 from prudent.experiments.config import RunConfig
-from prudent.reports.looks import Series, order, series
 from prudent.reports.numbers import Estimate
-from prudent.training.methods import METHODS
+from prudent.reports.series import Series, series_of
+from prudent.training.methods import METHODS, position
 from prudent.training.options import Options
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ def arranged(runs: DataFrame) -> DataFrame:
     return runs.sort_values(
         keys,
         key=lambda column: (
-            column.map(lambda name: order(str(name))) if column.name == "method" else column
+            column.map(lambda name: (position(name), str(name)))
+            if column.name == "method"
+            else column
         ),
         kind="stable",
         ignore_index=True,
@@ -184,7 +186,7 @@ def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list
     names = [
         (row.get("method") or "?", own) for row, own in zip(rows, settings(runs), strict=True)
     ]
-    looks = series(names)
+    looks = series_of(names)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(rows):
         if one_each:

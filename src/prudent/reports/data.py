@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from prudent.history import PANELS
 from prudent.reports.cells import FORMS, Cell, Columns, by_run, records
-from prudent.reports.looks import Series, label
+from prudent.reports.series import Series
+from prudent.training.methods import look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -61,7 +62,10 @@ def page_data(
     return {
         "problems": problems,
         "priors": [_mean(priors[name]) for name in problems],
-        "methods": [_method(name, series) for name in methods],
+        "methods": [
+            {"name": name, "label": look(name).label, "color": look(name).color}
+            for name in methods
+        ],
         "series": [_look(one, methods) for one in series],
         "cells": _table(cells, problems, series),
         "runs": {
@@ -93,19 +97,14 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _method(name: str, series: Sequence[Series]) -> dict[str, str]:
-    first = next(one for one in series if one.method == name)
-    return {"name": name, "label": label(name), "color": first.color}
-
-
 def _look(one: Series, methods: Sequence[str]) -> dict[str, Any]:
     return {
         "name": one.name,
         "method": methods.index(one.method),
         "setting": one.setting,
         "color": one.color,
-        "dash": DASHES[one.dashes],
-        "symbol": SYMBOLS[one.marker],
+        "dash": DASHES[one.line["linestyle"]],
+        "symbol": SYMBOLS.get(one.line["marker"], "x"),
     }
 
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from prudent.training import methods as methods
     from prudent.training.fitting import fit as fit
     from prudent.training.loop import train as train
-    from prudent.training.objectives import WeightedSum as WeightedSum
     from prudent.training.objectives import balance as balance
     from prudent.training.objectives import bce as bce
     from prudent.training.objectives import nll as nll
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Options",
-    "WeightedSum",
     "balance",
     "bce",
     "fit",
@@ -33,7 +31,6 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "Options": "options",
-        "WeightedSum": "objectives",
         "balance": "objectives",
         "bce": "objectives",
         "fit": "fitting",

@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent._files import write_atomic
-from prudent._sealed import seal, unseal
+from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent.errors import InputError, StoreError
 
 __all__ = ["Checkpoints"]
@@ -65,7 +64,7 @@ class Checkpoints:
         damaged = None
         for file in reversed(self.files()):
             try:
-                settings, tensors = unseal(file, FORMAT, "")
+                settings, tensors = load_tensors(file, FORMAT, "")
             except StoreError as error:
                 logger.warning("%s Going back to the checkpoint before it.", error)
                 damaged = error
@@ -114,7 +113,9 @@ class Checkpoints:
             "fingerprint": _fingerprint(),
             "state": dict(state),
         }
-        write_atomic(self.directory / f"epoch-{epoch:06d}.safetensors", seal(settings, tensors))
+        write_atomic(
+            self.directory / f"epoch-{epoch:06d}.safetensors", dump_tensors(settings, tensors)
+        )
         for old in self.files()[:-KEPT]:
             with contextlib.suppress(OSError):
                 old.unlink()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
-from prudent.coverage.penalty import worst_shortfall
+from prudent.contracts import PerPair
 from prudent.datasets import Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
@@ -47,19 +47,19 @@ def train(
 
     Rows of ``estimator.history`` hold the mean of every term over the epoch's steps, the same
     terms on the validation pairs, the gradient norm, the learning rate, the skipped steps and the
-    seconds; with a coverage penalty also the effective number of its draws and the worst
-    shortfall of coverage on the validation pairs.
+    seconds, and the figures that terms report: of a coverage penalty the effective number of its
+    draws, and the largest shortfall of coverage on the validation pairs.
 
     Args:
         estimator: Adapted to the pairs already.
         objective: What to minimise.
         training: Pairs to learn from.
         validation: Pairs to select the epoch and to lower the learning rate by.
-        options: See :class:`Options`.
-        seed: Of batches and of the draws inside the objective.
-        progress: See :class:`Progress`.
+        options: The settings of the training.
+        seed: The seed of the batches and of the draws inside the objective.
+        progress: None for a bar on terminals, True, False, or a function of each history row.
         checkpoints: Where to keep the state, and to continue from.
-        title: Of the progress bar.
+        title: The title of the progress bar.
     """
     if options.batch_size > len(training):
         raise InputError(
@@ -145,13 +145,14 @@ def _step(
     """Gradients of one batch, clipped but not yet applied; its figures."""
     batch = batch.to(state.device)
     terms = objective.evaluate(state.estimator(batch.x), batch.theta)
-    loss = objective.total(terms.values, ramp)
+    values = {name: term.value for name, term in terms.items()}
+    loss = objective.total(values, ramp)
     state.optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(state.estimator.parameters(), state.options.clip_norm)
-    figures = {**terms.values, "loss": loss, "gradient_norm": norm}
-    if terms.effective_samples is not None:
-        figures["effective_samples"] = terms.effective_samples
+    figures = {**values, "loss": loss, "gradient_norm": norm}
+    for term in terms.values():
+        figures |= {name: f for name, f in term.figures.items() if isinstance(f, Tensor)}
     return {name: float(value.detach()) for name, value in figures.items()}
 
 
@@ -164,16 +165,17 @@ def _validate(
     objective.train(mode=False)
     device = next(estimator.parameters()).device
     sums = dict.fromkeys(objective.weights, 0.0)
-    alphas: list[Tensor] = []
+    parts: dict[str, list[PerPair]] = {}
     with seeded(seed):
         for batch in validation.batches(VALIDATION_BATCH):
             batch = batch.to(device)
-            terms = objective.evaluate(estimator(batch.x), batch.theta)
-            for name, value in terms.values.items():
-                sums[name] += float(value) * len(batch) / len(validation)
-            alphas += [] if terms.alpha is None else [terms.alpha]
+            for name, term in objective.evaluate(estimator(batch.x), batch.theta).items():
+                sums[name] += float(term.value) * len(batch) / len(validation)
+                for key, figure in term.figures.items():
+                    if isinstance(figure, PerPair):
+                        parts.setdefault(key, []).append(figure)
     total = objective.total({name: torch.tensor(v) for name, v in sums.items()})
     sums["loss"] = float(total)
-    if alphas:
-        sums["shortfall"] = float(worst_shortfall(torch.cat(alphas)))
+    for key, figures in parts.items():
+        sums[key] = float(figures[0].reduce(torch.cat([figure.values for figure in figures])))
     return sums

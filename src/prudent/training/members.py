@@ -21,7 +21,6 @@ from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.options import Options
-from prudent.training.recipe import make_objective
 
 __all__ = ["Job", "fit_ensemble", "fit_one"]
 
@@ -86,7 +85,7 @@ def fit_one(
     title: str = "training",
 ) -> NeuralEstimator:
     """One network; its checkpoints are in the directory of that name."""
-    objective = make_objective(job.method, job.prior, job.options, job.pool)
+    objective = job.method.objective(job.prior, job.options, job.pool)
     embedding = job.embedding
     if job.options.members > 1 and isinstance(embedding, nn.Module):
         embedding = copy.deepcopy(embedding)

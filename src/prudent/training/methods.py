@@ -1,4 +1,7 @@
-"""The table of methods: an estimator, a loss, and at most one regulariser.
+"""The table of methods: an estimator, a loss, at most one regularizer, and how reports show it.
+
+A new row is a new method everywhere: in :func:`prudent.fit`, on the command line, in sweeps and in
+reports. Nothing here imports torch before an objective is made.
 
 >>> names()
 ['bnpe', 'bnre', 'calnpe', 'calnre', 'npe', 'nre']
@@ -7,10 +10,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["METHODS", "Method", "get", "names"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from prudent.contracts import Prior
+    from prudent.training.objectives import WeightedSum
+    from prudent.training.options import Options
+
+__all__ = ["METHODS", "Look", "Method", "canonical", "get", "look", "names", "position"]
+
+
+class Look(NamedTuple):
+    """The way a method is shown.
+
+    Args:
+        label: The name in running text.
+        color: The color of its lines, ``#rrggbb``.
+        dash: The style of its lines, in matplotlib's spelling.
+        marker: The marker of its points, in matplotlib's spelling.
+    """
+
+    label: str
+    color: str
+    dash: str
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -21,8 +48,9 @@ class Method:
         family: The estimator: ``nre`` (a ratio) or ``npe`` (a flow).
         loss: The term with weight one.
         regularizer: The term that guards against over-confidence, if any.
-        weight: Its default weight.
+        weight: The default weight of the regularizer.
         description: One line for listings.
+        look: How to show the method; None for an automatic choice.
     """
 
     family: str
@@ -30,9 +58,10 @@ class Method:
     regularizer: str | None
     weight: float
     description: str
+    look: Look | None = None
 
     def weights(self, weight: float | None) -> dict[str, float]:
-        """The weight of each term, with the user's weight for the regulariser if there is one."""
+        """The weight of each term, with the user's weight for the regularizer if there is one."""
         if self.regularizer is None:
             if weight is not None:
                 raise InputError(
@@ -42,15 +71,55 @@ class Method:
             return {self.loss: 1.0}
         return {self.loss: 1.0, self.regularizer: self.weight if weight is None else weight}
 
+    def objective(self, prior: Prior, options: Options, pool: Tensor | None = None) -> WeightedSum:
+        """The objective of the method.
 
+        Args:
+            prior: The prior, which is also the usual proposal of the coverage penalty.
+            options: The settings of the terms.
+            pool: The theta of all simulations, where some were excluded.
+        """
+        from prudent.training.objectives import make_term, weighted_sum
+
+        weights = self.weights(options.weight)
+        terms = {name: make_term(name, self.family, prior, options) for name in weights}
+        return weighted_sum(*((weights[name], terms[name]) for name in weights), pool=pool)
+
+
+# Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.
 METHODS = {
-    "nre": Method("nre", "bce", None, 0.0, "ratio estimation, no regulariser"),
-    "bnre": Method("nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier"),
-    "calnre": Method("nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty"),
-    "npe": Method("npe", "nll", None, 0.0, "posterior flow, no regulariser"),
-    "bnpe": Method("npe", "nll", "balance", 100.0, "posterior flow, balanced classifier"),
-    "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty"),
-}
+    "nre": Method(
+        "nre", "bce", None, 0.0, "ratio estimation, no regulariser",
+        Look("NRE", "#0072B2", "-", "o"),
+    ),
+    "bnre": Method(
+        "nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
+        Look("BNRE", "#E69F00", "--", "s"),
+    ),
+    "calnre": Method(
+        "nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
+        Look("CalNRE", "#009E73", "-", "^"),
+    ),
+    "npe": Method(
+        "npe", "nll", None, 0.0, "posterior flow, no regulariser",
+        Look("NPE", "#CC79A7", "-", "D"),
+    ),
+    "bnpe": Method(
+        "npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
+        Look("BNPE", "#D55E00", "--", "v"),
+    ),
+    "calnpe": Method(
+        "npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
+        Look("CalNPE", "#56B4E9", "-", "P"),
+    ),
+}  # fmt: skip
+# The looks of methods that have none, in turn.
+SPARE = (
+    ("#882255", ":", "X"),
+    ("#44AA99", "-.", "*"),
+    ("#332288", ":", "<"),
+    ("#999933", "-.", ">"),
+)
 
 
 def names() -> list[str]:
@@ -58,8 +127,30 @@ def names() -> list[str]:
     return sorted(METHODS)
 
 
+def canonical(name: str) -> str:
+    """The registered spelling of a name, which users may write as ``CalNRE``."""
+    if str(name).lower() not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return str(name).lower()
+
+
 def get(name: str) -> Method:
     """The method of that name."""
+    return METHODS[canonical(name)]
+
+
+def position(name: str) -> int:
+    """The place of a method in the table, by which reports sort; unknown ones come last."""
+    return list(METHODS).index(name) if name in METHODS else len(METHODS)
+
+
+def look(name: str) -> Look:
+    """The way to show a method, also one that is not registered (any more).
+
+    >>> look("calnre").label
+    'CalNRE'
+    """
     if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return METHODS[name]
+        return Look(name, "#767676", ":", "x")
+    bare = [known for known, row in METHODS.items() if row.look is None]
+    return METHODS[name].look or Look(name.upper(), *SPARE[bare.index(name) % len(SPARE)])

@@ -10,16 +10,32 @@ all simulations, failed ones included: the ``pool`` of :class:`WeightedSum`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from prudent.contracts import LogRatio, Objective, Posterior
+from prudent._randomness import seeded
+from prudent.contracts import (
+    ABILITIES,
+    Evaluates,
+    Evaluation,
+    LogRatio,
+    Objective,
+    Posterior,
+    Prior,
+    SampleAndLogProb,
+)
 from prudent.coverage.penalty import CoveragePenalty
+from prudent.errors import InputError
+from prudent.estimators.priors import check_prior, log_prior, support_box
+from prudent.training.options import Options
 
-__all__ = ["WeightedSum", "balance", "bce", "nll", "weighted_sum"]
+__all__ = ["WeightedSum", "balance", "bce", "make_term", "nll", "weighted_sum"]
+
+# Prior draws that a proposal must be able to make.
+NUM_CHECKED = 4096
 
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
@@ -48,6 +64,9 @@ def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
     return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
 
 
+LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance}
+
+
 def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
     """Log ratios of joint and of marginal pairs, in one evaluation."""
     shared = posterior if isinstance(posterior, _Shared) else _Shared(posterior, None)
@@ -58,16 +77,21 @@ class _Shared:
     """A posterior inside one step: terms that want the same log ratios evaluate them once.
 
     Args:
-        posterior: Of the batch.
-        pool: Theta to draw marginal pairs from; None for the neighbours in the batch.
+        posterior: The posteriors of the batch.
+        pool: Theta to draw marginal pairs from; None for the neighbors in the batch.
     """
 
     def __init__(self, posterior: Any, pool: Tensor | None) -> None:
         self.posterior, self.pool = posterior, pool
         self.known: Tensor | None = None
+        # Protocols see attributes, but not from Python 3.12 on what __getattr__ finds.
+        self.__dict__ |= {n: getattr(posterior, n) for n in ABILITIES if hasattr(posterior, n)}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.posterior, name)
+
+    def __len__(self) -> int:
+        return len(self.posterior)
 
     def log_ratios(self, theta: Tensor) -> Tensor:
         """Log ratios of joint and of marginal pairs, (2, N)."""
@@ -80,22 +104,8 @@ class _Shared:
         return self.known
 
 
-class Terms(NamedTuple):
-    """What an objective is made of, for one batch.
-
-    Args:
-        values: Each term before weighting, scalars.
-        alpha: The alphas that a coverage penalty found, if there is one.
-        effective_samples: The mean effective number of its draws.
-    """
-
-    values: dict[str, Tensor]
-    alpha: Tensor | None = None
-    effective_samples: Tensor | None = None
-
-
 class WeightedSum:
-    """An objective made of others; the first is the loss, the rest regularise it.
+    """An objective made of others; the first is the loss, the rest regularize it.
 
     Args:
         *terms: Pairs of a weight and a term.
@@ -111,17 +121,14 @@ class WeightedSum:
         self.objectives = {_name(term): term for _, term in terms}
         self.pool = pool
 
-    def evaluate(self, posterior: Posterior, theta: Tensor) -> Terms:
-        """All terms on a batch."""
+    def evaluate(self, posterior: Posterior, theta: Tensor) -> dict[str, Evaluation]:
+        """All terms on a batch, before weighting."""
         shared = _Shared(posterior, self.pool)
-        values: dict[str, Tensor] = {}
-        alpha = effective = None
+        found = {}
         for name, term in self.objectives.items():
-            if isinstance(term, CoveragePenalty):
-                values[name], alpha, effective = term.evaluate(shared, theta)
-            else:
-                values[name] = term(shared, theta)
-        return Terms(values, alpha, effective)
+            value = (term.evaluate if isinstance(term, Evaluates) else term)(shared, theta)
+            found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
+        return found
 
     def total(self, values: dict[str, Tensor], ramp: float = 1.0) -> Tensor:
         """The weighted sum of the terms, with the weights after the first times ``ramp``."""
@@ -140,19 +147,76 @@ class WeightedSum:
                 term.train(mode)
 
     def __call__(self, posterior: Posterior, theta: Tensor) -> Tensor:
-        """The value to minimise."""
-        return self.total(self.evaluate(posterior, theta).values)
+        """The value to minimize."""
+        found = self.evaluate(posterior, theta)
+        return self.total({name: term.value for name, term in found.items()})
 
     def __repr__(self) -> str:
         return " + ".join(f"{weight:g} {name}" for name, weight in self.weights.items())
 
 
-def weighted_sum(*terms: tuple[float, Objective], pool: Tensor | None = None) -> WeightedSum:
-    """The objective ``sum(weight * term)``, from (weight, term) pairs."""
-    return WeightedSum(*terms, pool=pool)
+weighted_sum = WeightedSum
 
 
 def _name(term: Objective) -> str:
     """``nll`` for a function, ``coverage`` for a CoveragePenalty."""
     default = type(term).__name__.removesuffix("Penalty").lower()
     return str(getattr(term, "__name__", default))
+
+
+def make_term(name: str, family: str, prior: Prior, options: Options) -> Objective:
+    """The term of that name: the coverage penalty with its settings, or a plain loss.
+
+    Args:
+        name: A name in the table of methods.
+        family: The kind of estimator, ``nre`` or ``npe``.
+        prior: The usual proposal of the coverage penalty.
+        options: The settings of the coverage penalty.
+    """
+    if name != "coverage":
+        return LOSSES[name]
+    return CoveragePenalty(
+        _proposal(family, prior, options.proposal),
+        options.num_samples,
+        options.target,
+        indicator=options.indicator,
+        computation=options.computation,
+        levels=options.levels,
+        distance=options.distance,
+        fraction=options.fraction,
+    )
+
+
+def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
+    """The proposal that a setting stands for."""
+    if proposal == "prior":
+        return prior
+    if proposal == "box":
+        return support_box(prior)
+    if isinstance(proposal, str):
+        if family == "nre":
+            raise InputError(
+                f'proposal="{proposal}" needs a flow: a ratio cannot draw from itself. Use '
+                '"prior", or a method such as calnpe.'
+            )
+        return proposal
+    if not isinstance(proposal, SampleAndLogProb):
+        _check_cover(proposal, prior)
+    return proposal
+
+
+def _check_cover(proposal: Any, prior: Prior) -> None:
+    """Refuse a proposal that can never draw what the prior does."""
+    dim, expected = check_prior(proposal, "proposal"), check_prior(prior)
+    if dim != expected:
+        raise InputError(f"the proposal draws {dim} parameters, the prior {expected}.")
+    with seeded(0):
+        theta = prior.sample((NUM_CHECKED,))
+    missed = log_prior(proposal, theta).isneginf()
+    if bool(missed.any()):
+        example = theta[missed][0].tolist()
+        raise InputError(
+            f"the proposal has no density at {int(missed.sum()):,} of {NUM_CHECKED:,} draws from "
+            f"the prior, such as {example}; it must cover the prior's support. Widen it, or use "
+            '"prior".'
+        )

@@ -23,8 +23,8 @@ class TrainingState:
 
     Args:
         estimator: The network.
-        options: See :class:`Options`.
-        seed: Of the order of batches.
+        options: The settings of the training.
+        seed: The seed of the order of batches.
     """
 
     def __init__(self, estimator: NeuralEstimator, options: Options, seed: int) -> None:
@@ -44,7 +44,7 @@ class TrainingState:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """The learning rate of the next step."""
         rate: float = self.optimizer.param_groups[0]["lr"]
         return rate
 

@@ -265,7 +265,7 @@ def _plugin(*places: str) -> Any:
 
         def setup(self, worker: Any) -> None:
             """On a worker."""
-            from prudent.experiments.engines.worker import prepare
+            from prudent.experiments._worker import prepare
 
             sys.path += [p for p in places if os.path.isdir(p) and p not in sys.path]
             prepare(functools.partial(_tell, worker))

@@ -20,8 +20,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Self
 
+from prudent.experiments._worker import prepare
 from prudent.experiments.engines.contract import WorkerDied
-from prudent.experiments.engines.worker import prepare
 
 __all__ = ["Local", "local"]
 

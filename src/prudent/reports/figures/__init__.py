@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach
-from prudent.reports.figures.methods import LABELS as LABELS
-from prudent.reports.figures.methods import STYLES as STYLES
 
 if TYPE_CHECKING:
     from prudent.reports.figures.registry import FIGURES as FIGURES
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FIGURES",
     "FORMATS",
-    "LABELS",
-    "STYLES",
     "Entry",
     "draw",
     "get",
@@ -36,7 +32,7 @@ __all__ = [
     "svg",
 ]
 
-# Matplotlib is loaded with the first figure, not by those who want the names of methods.
+# Matplotlib is loaded with the first figure.
 __getattr__, __dir__ = attach(
     __name__,
     {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prudent._plots import plain_name
 from prudent.errors import InputError
 from prudent.reports.cells import CELL, settings, settings_of
-from prudent.reports.looks import Series, label, series
+from prudent.reports.series import Series, series_of
 from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def shown(table: DataFrame, value: str) -> Shown:
     table = table[table["problem"].notna()]
     runs = table.drop_duplicates("run")
     pairs = list(zip(runs["method"], settings(runs), strict=True))
-    looks = {pair: (plain_name(one.name, 60), one) for pair, one in series(pairs).items()}
+    looks = {pair: (plain_name(one.name, 60), one) for pair, one in series_of(pairs).items()}
     runs = runs.assign(series=[looks[pair][0] for pair in pairs])
     cell = ["problem", "series", "budget"]
     if runs.duplicated([*cell, "seed"]).any():
@@ -127,7 +127,7 @@ def one_run(table: DataFrame, run: str | None, what: str, remedy: str) -> DataFr
 def name_run(rows: DataFrame) -> str:
     """The run that the rows belong to, for titles."""
     first = rows.iloc[0]
-    method, problem = plain_name(label(first["method"])), plain_name(first["problem"])
+    method, problem = plain_name(Series(first["method"]).name), plain_name(first["problem"])
     where = f"{method} on {problem}, {int(first['budget']):,} simulations"
     return f"{where}, seed {int(first['seed'])} ({first['run']})"
 

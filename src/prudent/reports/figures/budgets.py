@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from prudent import _plots as plots
 from prudent.errors import InputError
 from prudent.reports.figures._rows import Shown, shown
-from prudent.reports.looks import Series
+from prudent.reports.series import Series
 
 if TYPE_CHECKING:
     from pandas import DataFrame

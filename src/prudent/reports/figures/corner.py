@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from prudent import _plots as plots
 from prudent.reports.figures._rows import name_run, one_run
 from prudent.reports.figures.one_run import THOROUGH
-from prudent.reports.looks import look
+from prudent.reports.series import Series
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -42,7 +42,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     assert posterior is not None
     everything = np.concatenate([part for part in (posterior, exact, truth) if part is not None])
     limits = _limits(everything)
-    method = look(rows["method"].iloc[0])
+    method = Series(rows["method"].iloc[0])
     color = method.color
     size = plots.SINGLE if len(names) == 1 else max(1.3, plots.SINGLE / len(names))
     figure, axes = plots.canvas(len(names), len(names), panel=(size, size))

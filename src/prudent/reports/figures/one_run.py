@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from prudent import _plots as plots
 from prudent.history import PANELS, History
 from prudent.reports.figures._rows import finished, name_run, one_run
-from prudent.reports.looks import look
+from prudent.reports.series import Series
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -33,7 +33,7 @@ def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None =
     rows = one_run(finished(curves), run, "coverage curves", DEMO)
     figure, axis = plots.one_axis(ax)
     bands = (rows[name] for name in ("level", "coverage", "lower", "upper"))
-    plots.coverage_curve(axis, *bands, **look(rows["method"].iloc[0]).line)
+    plots.coverage_curve(axis, *bands, **Series(rows["method"].iloc[0]).line)
     pairs = f" ({int(rows['num_pairs'].iloc[0]):,} test pairs)" if "num_pairs" in rows else ""
     return _titled(figure, ax, name_run(rows), f"Band: 95 % at each level{pairs}")
 
@@ -49,10 +49,11 @@ def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
     rows = one_run(ranks[ranks["test"] == "sbc"], run, "SBC ranks", THOROUGH)
     groups = list(rows.groupby("parameter", sort=False))
     figure, axes = plots.panels(len(groups), sharey=True)
-    color = look(rows["method"].iloc[0]).color
+    color = Series(rows["method"].iloc[0]).color
     for axis, (name, own) in zip(axes, groups, strict=True):
         plots.rank_curve(axis, *(own[column] for column in plots.BANDS), color=color)
         axis.set_title(f"{plots.plain_name(name, 20)}, p = {own['p_value'].iloc[0]:.2g}")
+        axis.yaxis.label.set_visible(axis.get_subplotspec().is_first_col())
     return _titled(figure, None, f"SBC: {name_run(rows)}", f"Grey: {plots.EXACT}")
 
 
@@ -67,7 +68,7 @@ def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) ->
     """
     rows = one_run(ranks[ranks["test"] == "tarp"], run, "TARP coverage", THOROUGH)
     figure, axis = plots.one_axis(ax)
-    color = look(rows["method"].iloc[0]).color
+    color = Series(rows["method"].iloc[0]).color
     plots.tarp_curve(axis, *(rows[column] for column in plots.BANDS), color=color)
     title = f"TARP, p = {rows['p_value'].iloc[0]:.2g}: {name_run(rows)}"
     return _titled(figure, ax, title, f"Grey band: {plots.EXACT}")

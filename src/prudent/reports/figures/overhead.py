@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from prudent import _plots as plots
 from prudent.reports.figures._rows import finished, no_variation, regularizer, widest
-from prudent.reports.looks import label, series
+from prudent.reports.series import Series, series_of
 from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def overhead(runs: DataFrame) -> Figure:
 
 def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[str, Any]) -> bool:
     """One line per method; whether all of them are relative."""
-    looks = {one.method: one for one in series((name, "") for name in rows["method"]).values()}
+    looks = {one.method: one for one in series_of((name, "") for name in rows["method"]).values()}
     plain = {
         name: all_runs[all_runs["method"] == METHODS[name].family]["pace"].mean() for name in looks
     }
@@ -72,7 +72,7 @@ def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[st
         pace = own["pace"] / plain[name] if relative else own["pace"]
         groups = pace.groupby(own["num_samples"])
         mean, spread = groups.mean(), 2 * groups.std().fillna(0)
-        text = f"{label(name)} / {label(METHODS[name].family)}" if relative else label(name)
+        text = f"{look.name} / {Series(METHODS[name].family).name}" if relative else look.name
         handles[text] = axis.errorbar(
             mean.index, mean, yerr=spread, label=text, capsize=2, elinewidth=0.8, **look.line
         )

@@ -13,8 +13,7 @@ from prudent import _plots as plots
 from prudent.errors import InputError
 from prudent.reports.cells import CELL
 from prudent.reports.figures._rows import finished, no_variation, regularizer, shown, widest
-from prudent.reports.looks import label
-from prudent.training.methods import METHODS
+from prudent.training.methods import METHODS, look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -79,7 +78,10 @@ def _sensitivity(curves: DataFrame, setting: str) -> Figure:
         "standard deviations; log posterior: median, least to greatest; dotted: prior",
         *planned,
     ]
-    method, problem = plots.plain_name(label(first["method"])), plots.plain_name(first["problem"])
+    method, problem = (
+        plots.plain_name(look(first["method"]).label),
+        plots.plain_name(first["problem"]),
+    )
     where = f"{method} on {problem}, {first['budget']:,.0f} simulations"
     plots.dress(figure, where, notes, handles)
     return figure
@@ -127,7 +129,7 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     runs = rows.drop_duplicates("run")
     style = {"color": "black", "linestyle": "--", "linewidth": 1}
     mean = rows.groupby("level")["coverage"].mean()
-    text = f"{label(runs['method'].iloc[0])}, {runs['budget'].iloc[0]:,.0f} simulations"
+    text = f"{look(runs['method'].iloc[0]).label}, {runs['budget'].iloc[0]:,.0f} simulations"
     handle: list[Any] = axes[0].plot(mean.index, mean, label=text, **style)
     axes[1].axhline(runs["auc"].mean(), **style)
     axes[2].axhline(runs["log_posterior"].median(), **style)

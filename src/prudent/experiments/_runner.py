@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prudent._progress import Reporter
 from prudent.errors import StoreError
 from prudent.experiments import store
-from prudent.experiments.attempt import Outcome, failure, record_failure
+from prudent.experiments._worker import Outcome, attempt
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.experiments.engines import Engine, Local, WorkerDied
-from prudent.experiments.engines.worker import work
-from prudent.experiments.locks import claim, holder
-from prudent.experiments.store import Run
-from prudent.experiments.view import View
+from prudent.experiments.engines import Engine, WorkerDied
 
-__all__ = ["DiskFull", "Summary", "run_all", "run_configs"]
+__all__ = ["DiskFull", "Runner"]
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
@@ -35,29 +29,8 @@ class DiskFull(StoreError):
     """There is no space for the results; nothing that was finished is lost."""
 
 
-@dataclass
-class Summary:
-    """What became of the runs.
-
-    Args:
-        done: Finished by this process.
-        elsewhere: Finished by another process meanwhile.
-        failed: For the identity of each run that failed, the reason.
-    """
-
-    done: list[str] = field(default_factory=list)
-    elsewhere: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-
-
-def run_configs(
-    configs: Sequence[RunConfig],
-    root: Path,
-    engine: Engine,
-    listen: Listener,
-    timeout: float | None = None,
-) -> Summary:
-    """Work through runs that are not finished.
+class Runner:
+    """Hands out the runs that are not finished, until each is done or has failed.
 
     Args:
         configs: The runs.
@@ -66,38 +39,34 @@ def run_configs(
         listen: Receives a row for every epoch, and one with an ``event`` when a run begins or
             ends.
         timeout: Seconds after which a run has failed.
+        num_simulations: For each problem and seed, the largest budget in the sweep.
     """
-    # Long runs first, so that none is left over at the end.
-    longest_first = sorted(configs, key=seconds, reverse=True)
-    return _Runner(longest_first, root, engine, listen, timeout).work()
 
-
-class _Runner:
     def __init__(
         self,
         configs: Sequence[RunConfig],
         root: Path,
         engine: Engine,
         listen: Listener,
-        timeout: float | None,
+        timeout: float | None = None,
+        num_simulations: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         self.root, self.engine, self.listen = root, engine, listen
         self.timeout = timeout
-        self.waiting = deque(configs)
-        self.running: dict[Future[Outcome], RunConfig] = {}
-        self.begun: dict[Future[Outcome], float] = {}
+        self.num_simulations = num_simulations or {}
+        # Long runs first, so that none is left over at the end.
+        self.waiting = deque(sorted(configs, key=seconds, reverse=True))
+        self.running: dict[Future[Outcome], tuple[RunConfig, float]] = {}
         self.held: list[RunConfig] = []
         self.looked = 0.0
         self.strikes: Counter[str] = Counter()
-        self.summary = Summary()
+        self.failed: dict[str, str] = {}
 
-    def work(self) -> Summary:
+    def run(self) -> dict[str, str]:
+        """Do the work; the reason of each run that failed, by its identity."""
         while self.waiting or self.running or self.held:
             while self.waiting and len(self.running) < self.engine.capacity:
-                config = self.waiting.popleft()
-                future = self.engine.submit(work, config, self.root)
-                self.running[future], self.begun[future] = config, time.monotonic()
-                self._tell(config, "start")
+                self._submit(self.waiting.popleft())
             if self.running:
                 done, _ = wait(self.running, POLL_SECONDS, FIRST_COMPLETED)
             else:
@@ -106,10 +75,16 @@ class _Runner:
             for row in self.engine.rows():
                 self.listen(row)
             for future in done:
-                self._end(self.running.pop(future), future)
+                self._end(self.running.pop(future)[0], future)
             self._end_late()
             self._look_at_held()
-        return self.summary
+        return self.failed
+
+    def _submit(self, config: RunConfig) -> None:
+        number = self.num_simulations.get((config.problem, config.seed))
+        future = self.engine.submit(attempt, config, self.root, number)
+        self.running[future] = config, time.monotonic()
+        self._tell(config, "start")
 
     def _end(self, config: RunConfig, future: Future[Outcome]) -> None:
         try:
@@ -121,20 +96,18 @@ class _Runner:
             raise DiskFull(outcome.reason)
         if outcome.state == "busy":
             self.held.append(config)
-            self._tell(config, "busy")
-        elif outcome.state == "failed":
-            self._fail(config, outcome.reason)
-        else:
-            self.summary.done.append(config.identity)
-            self._tell(config, "done")
+        if outcome.state == "failed":
+            self.failed[config.identity] = outcome.reason
+        self._tell(config, outcome.state, outcome.reason)
 
     def _end_late(self) -> None:
         """Runs that take too long have failed."""
         if self.timeout is None:
             return
         now = time.monotonic()
-        for future in [f for f in self.running if now - self.begun[f] > self.timeout]:
-            config = self.running.pop(future)
+        late = [f for f, (_, begun) in self.running.items() if now - begun > self.timeout]
+        for future in late:
+            config, _ = self.running.pop(future)
             self.engine.abandon(future)
             self._give_up(config, f"took longer than {self.timeout:g} s (--timeout)")
 
@@ -152,12 +125,12 @@ class _Runner:
     def _give_up(self, config: RunConfig, reason: str) -> None:
         """Record the failure of a run whose process could not."""
         path = self.root / config.identity
-        with claim(path, wait=True):
-            record_failure(config, path, reason)
+        with store.claim(path, wait=True):
+            store.record_failure(config, path, reason)
         self._fail(config, reason)
 
     def _fail(self, config: RunConfig, reason: str) -> None:
-        self.summary.failed[config.identity] = reason
+        self.failed[config.identity] = reason
         self._tell(config, "failed", reason)
 
     def _look_at_held(self) -> None:
@@ -169,12 +142,11 @@ class _Runner:
         held, self.held = self.held, []
         for config in held:
             path = self.root / config.identity
-            if holder(path) is not None:
+            if store.holder(path) is not None:
                 self.held.append(config)
-            elif store.finished(path):
-                self.summary.elsewhere.append(config.identity)
+            elif store.is_finished(path):
                 self._tell(config, "done")
-            elif (reason := failure(path)) is not None:
+            elif (reason := store.failure(path)) is not None:
                 self._fail(config, reason)
             else:
                 self.waiting.append(config)
@@ -182,30 +154,3 @@ class _Runner:
     def _tell(self, config: RunConfig, event: str, reason: str = "") -> None:
         row = {"run": str(config), "identity": config.identity, "event": event}
         self.listen({**row, "reason": reason} if reason else row)
-
-
-def run_all(
-    configs: Sequence[RunConfig], root: Path, workers: int = 2, progress: Reporter = None
-) -> list[Run]:
-    """Run what is not finished yet; all runs, in the order asked for.
-
-    Args:
-        configs: What to run; each gets a directory named by its identity.
-        root: The directory of all of them.
-        workers: Processes.
-        progress: See :class:`prudent._progress.Progress`.
-    """
-    left = [config for config in configs if store.find(root / config.identity, config) is None]
-    if left:
-        with (
-            View(f"{len(left)} runs", left, len(configs) - len(left), progress) as view,
-            Local(min(workers, len(left))) as engine,
-        ):
-            failed = run_configs(left, root, engine, view.listen).failed
-        if failed:
-            identity, reason = next(iter(failed.items()))
-            raise StoreError(
-                f"{len(failed)} of {len(configs)} runs failed, the first with: {reason} Details: "
-                f"{store.work(root / identity) / 'error.txt'}. Finished runs are kept."
-            )
-    return [store.read(root / config.identity) for config in configs]
