@@ -1,22 +1,21 @@
-"""Neural posterior estimation: a conditional normalising flow over theta.
+"""Neural posterior estimation: a conditional normalizing flow over theta.
 
-The flow is zuko's neural spline flow in coupling form, on standardised theta; densities are in
+The flow is zuko's neural spline flow in coupling form, on standardized theta; densities are in
 the original units. Its support is the whole space: it can leak outside a bounded prior.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import zuko
 from torch import Tensor, nn
 
-from prudent.contracts import Prior, Shape
-from prudent.errors import InputError
-from prudent.estimators.base import Embedding, NeuralEstimator
-from prudent.estimators.couplings import CouplingSplines
+from prudent._settings import whole
+from prudent.contracts import Shape
+from prudent.estimators._couplings import CouplingSplines
+from prudent.estimators.base import NeuralEstimator
 from prudent.estimators.priors import log_prior
 
 __all__ = ["FlowEstimator", "FlowPosterior"]
@@ -32,12 +31,10 @@ class FlowEstimator(NeuralEstimator):
     """A spline flow of coupling transforms, conditioned on embedded x.
 
     Args:
-        prior: See :class:`NeuralEstimator`.
-        dim: See :class:`NeuralEstimator`.
-        x_shape: See :class:`NeuralEstimator`.
-        embedding: See :class:`NeuralEstimator`.
-        hidden: Widths of the hidden layers of each transform's network.
-        transforms: How many; the paper has three, and one for a single parameter.
+        *arguments: The arguments of :class:`NeuralEstimator`; ``hidden`` holds the widths of the
+            hidden layers of each transform's network.
+        transforms: The number of transforms; the paper has three, and one for a single parameter.
+        **keywords: The same by keyword.
     """
 
     kind = "npe"
@@ -45,19 +42,9 @@ class FlowEstimator(NeuralEstimator):
     default_hidden = (64, 64)
     extra_names = ("transforms",)
 
-    def __init__(
-        self,
-        prior: Prior,
-        dim: int,
-        x_shape: Sequence[int],
-        embedding: Embedding | None = None,
-        hidden: Sequence[int] | None = None,
-        transforms: int = NUM_TRANSFORMS,
-    ) -> None:
-        if isinstance(transforms, bool) or not isinstance(transforms, int) or transforms < 1:
-            raise InputError(f"`transforms` is {transforms!r}; expected a whole number >= 1.")
-        self.transforms = transforms  # before the head is made
-        super().__init__(prior, dim, x_shape, embedding, hidden)
+    def __init__(self, *arguments: Any, transforms: int = NUM_TRANSFORMS, **keywords: Any) -> None:
+        self.transforms = whole("transforms", transforms, 1)  # before the head is made
+        super().__init__(*arguments, **keywords)
 
     def default_embedding(self) -> dict[str, Any]:
         """Three hidden layers of 64 down to ten numbers, as in the paper."""
@@ -81,7 +68,7 @@ class FlowEstimator(NeuralEstimator):
 
 
 class FlowPosterior:
-    """A flow conditioned on N observations; normalised over the whole space."""
+    """A flow conditioned on N observations; normalized over the whole space."""
 
     def __init__(self, estimator: FlowEstimator, features: Tensor) -> None:
         self.estimator = estimator

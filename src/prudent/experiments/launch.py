@@ -11,20 +11,21 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from prudent._files import write_atomic
 from prudent._progress import Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner
+from prudent.experiments._view import View
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
 from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
-from prudent.experiments.view import View
 
-__all__ = ["LaunchOptions", "default_workers", "find_sweep", "launch", "run_sweep"]
+__all__ = ["LaunchOptions", "find_sweep", "launch", "run_sweep"]
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -41,17 +42,18 @@ class LaunchOptions:
 
     workers: int = setting(1, least=1, help="Runs at once")
     engine: str = setting("local", choices=ENGINES, help="Where to work")
-    address: str | None = setting(None, help="The address of a Dask scheduler")
+    address: str | None = setting(None, help="Dask scheduler to use, not one of our own")
     timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
     force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 
     def __post_init__(self) -> None:
         check(self)
 
-
-def default_workers(configs: Sequence[RunConfig]) -> int:
-    """As many as the cores of this process have room for."""
-    return max(1, available_cores() // max(config.threads for config in configs))
+    @classmethod
+    def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
+        """The options for some runs; without a number of workers, the cores are shared."""
+        room = available_cores() // max(config.threads for config in configs)
+        return cls(max(1, room) if workers is None else workers, **options)
 
 
 def find_sweep(file: str | os.PathLike[str]) -> Path:
@@ -70,22 +72,16 @@ def run_sweep(
     file: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
-    workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    timeout: float | None = None,
     progress: Reporter = None,
+    **options: Any,
 ) -> dict[str, int]:
     """Run the grid that a TOML file describes; finished runs are skipped.
 
     Args:
         file: The file.
         output: The directory of the runs; ``runs/NAME`` by default.
-        workers: Runs at once; by default one per core.
-        engine: ``local``, ``dask`` or ``slurm``.
-        address: Of a Dask scheduler.
-        timeout: Seconds after which a run has failed.
         progress: See :class:`prudent._progress.Progress`.
+        **options: Fields of :class:`LaunchOptions`; by default there is a worker for each core.
 
     Returns:
         How many runs are ``done``, ``failed`` and so on; see also
@@ -93,9 +89,8 @@ def run_sweep(
     """
     plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
-    workers = default_workers(plan.configs) if workers is None else workers
-    options = LaunchOptions(workers, engine, address, timeout)
-    return count(launch(plan, root, states(plan.configs, root, look=False), options, progress))
+    how = LaunchOptions.of(plan.configs, **options)
+    return count(launch(plan, root, states(plan.configs, root, look=False), how, progress))
 
 
 def launch(
@@ -134,7 +129,7 @@ def launch(
         with engine:
             _begin(plan, root)
             _set_aside(old, root)
-            with View("sweep", left, len(found) - len(left), progress) as view:
+            with View(left, len(found) - len(left), progress) as view:
                 budgets = _largest_budgets(plan.configs)
                 Runner(left, root, engine, view.listen, options.timeout, budgets).run()
     except DiskFull as error:

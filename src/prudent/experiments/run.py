@@ -14,20 +14,20 @@ from prudent._progress import Reporter
 from prudent._threads import threads
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
-from prudent.estimators.store import load, to_bytes
+from prudent.estimators import load
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
-__all__ = ["diagnose_run", "run", "run_claimed"]
+__all__ = ["diagnose_run", "run_claimed", "run_one"]
 
 
-def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
+def run_one(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     """Simulate, train, diagnose and store; a run that is there already is only read.
 
     If another process is at it, this one waits and reads what it made.
@@ -115,7 +115,7 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         "config.json": to_json(config.to_dict()),
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
-        "model.safetensors": to_bytes(estimator),
+        "model.safetensors": estimator.to_bytes(),
         "timing.json": to_json(timing),
     }
     if result.ranks is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["Estimate", "duration", "number"]
+from prudent._progress import duration
+
+__all__ = ["Estimate", "number"]
 
 
 @dataclass(frozen=True)
@@ -54,19 +56,3 @@ def number(value: object, form: str) -> str:
     text = format(100 * value, ".2f") if form == "%" else format(value, form)
     # A number that rounds to zero has no sign that means anything.
     return text.replace("-", "+" if "+" in form else "") if not text.strip("+-0.") else text
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> duration(0.4), duration(42.4), duration(200), duration(5400)
-    ('0.4 s', '42 s', '3 min 20 s', '1 h 30 min')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

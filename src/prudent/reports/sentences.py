@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from prudent.reports.cells import Cell
-from prudent.reports.numbers import Estimate, duration
+from prudent.reports.numbers import Estimate
 
 __all__ = ["Case", "case_sentence", "cases", "headline"]
 
@@ -56,8 +56,8 @@ def sharpness(cell: Cell) -> Estimate:
 
 def cost(cell: Cell) -> str:
     """The gain of a cell and its time."""
-    seconds = cell.estimates["train_seconds"].mean
-    time = "" if seconds is None else f", {duration(seconds)} to train"
+    known = cell.estimates["train_seconds"].number > 0
+    time = f", {cell.text('train_seconds')} to train" if known else ""
     gained = cell.estimates["information_gain"]
     if gained.mean is None:
         return f"log posterior {cell.text('log_posterior')}{time}"

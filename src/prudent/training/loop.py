@@ -1,6 +1,6 @@
 """The only training loop.
 
-Every method goes through it with the same optimiser, clipping, schedule and selection rule.
+Every method goes through it with the same optimizer, clipping, schedule and selection rule.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
 from prudent.contracts import PerPair
-from prudent.datasets import Pairs
+from prudent.datasets import Data, Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.training.checkpoint import Checkpoints
@@ -34,8 +34,8 @@ VALIDATION_BATCH = 4096
 def train(
     estimator: NeuralEstimator,
     objective: WeightedSum,
-    training: Pairs,
-    validation: Pairs,
+    training: Data,
+    validation: Data,
     *,
     options: Options,
     seed: int,
@@ -52,7 +52,7 @@ def train(
 
     Args:
         estimator: Adapted to the pairs already.
-        objective: What to minimise.
+        objective: What to minimize.
         training: Pairs to learn from.
         validation: Pairs to select the epoch and to lower the learning rate by.
         options: The settings of the training.
@@ -90,8 +90,8 @@ def train(
 def _one_epoch(
     state: TrainingState,
     objective: WeightedSum,
-    training: Pairs,
-    validation: Pairs,
+    training: Data,
+    validation: Data,
     seed: int,
 ) -> dict[str, Any]:
     """Train and validate once; the row of the history."""
@@ -105,12 +105,12 @@ def _one_epoch(
     return row
 
 
-def _pass(state: TrainingState, objective: WeightedSum, training: Pairs) -> dict[str, Any]:
+def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[str, Any]:
     """One pass; the mean of each figure over its steps, and the number of skipped ones."""
     estimator, options = state.estimator, state.options
     estimator.train()
     objective.train()
-    # The weight of the regulariser rises linearly from zero, if that is asked for.
+    # The weight of the regularizer rises linearly from zero, if that is asked for.
     ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
     num_steps = len(training) // options.batch_size
     sums: dict[str, float] = {}
@@ -121,7 +121,7 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Pairs) -> dict
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
             skipped += 1
-            for buffer, before in buffers:  # batch normalisation saw the bad batch
+            for buffer, before in buffers:  # batch normalization saw the bad batch
                 buffer.copy_(before)
             if skipped > max(1.0, MAX_SKIPPED * num_steps):
                 rows = ", ".join(map(str, batch.row_numbers[:8].tolist()))
@@ -158,7 +158,7 @@ def _step(
 
 @torch.no_grad()
 def _validate(
-    estimator: NeuralEstimator, objective: WeightedSum, validation: Pairs, seed: int
+    estimator: NeuralEstimator, objective: WeightedSum, validation: Data, seed: int
 ) -> dict[str, float]:
     """The terms on held-out pairs, with the same random draws in every epoch."""
     estimator.eval()
