@@ -15,7 +15,7 @@ from torch import Tensor
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError
 
-__all__ = ["Pairs", "exclude_invalid"]
+__all__ = ["Pairs", "exclude_invalid", "finite"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,22 @@ class Pairs:
         index = torch.randperm(len(self), generator=order)
         for start in range(0, len(self) - batch_size + 1, batch_size):
             yield self[index[start : start + batch_size]]
+
+
+def finite(theta: Any, x: Any) -> tuple[Pairs, int]:
+    """The pairs whose observations are finite, and the number of the others.
+
+    >>> finite([[0.0], [1.0]], [[0.5], [np.nan]])
+    (<Pairs: 1 of theta (1,), x (1,)>, 1)
+    """
+    theta, x = _tensor("theta", theta), _tensor("x", x)
+    if theta.ndim != 2 or x.ndim < 2 or len(theta) != len(x):
+        return Pairs.of(theta, x), 0  # which says what is wrong
+    valid = x.isfinite().flatten(1).all(dim=1)
+    if len(valid) and not bool(valid.any()):
+        raise DataError(f"all {len(x):,} observations hold NaN or infinity; nothing is left.")
+    pairs = Pairs.of(theta[valid], x[valid])
+    return Pairs(pairs.theta, pairs.x, valid.nonzero()[:, 0]), int((~valid).sum())
 
 
 def exclude_invalid(theta: Any, x: Any) -> tuple[Pairs, Tensor | None]:

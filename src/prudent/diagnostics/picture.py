@@ -21,13 +21,14 @@ def picture(diagnosis: Diagnosis) -> Figure:
     require("matplotlib", "report", "figures")
     from matplotlib.figure import Figure
 
-    columns = 1 if diagnosis.ranks is None else 3
+    curves = {"sbc": _sbc, "tarp": _tarp}
+    drawn = [name for name in curves if name in diagnosis.results]
+    columns = 1 + len(drawn)
     figure = Figure(figsize=(3.4 * columns, 3.6), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]
     _coverage(axes[0], diagnosis)
-    if diagnosis.ranks is not None:
-        _sbc(axes[1], diagnosis)
-        _tarp(axes[2], diagnosis)
+    for axis, name in zip(axes[1:], drawn, strict=True):
+        curves[name](axis, diagnosis.results[name])
     figure.suptitle(diagnosis.verdict.kind)
     return figure
 
@@ -44,9 +45,7 @@ def _coverage(axis: Any, diagnosis: Diagnosis) -> None:
     axis.set(ylabel="share of truths inside", title=f"{diagnosis.num_pairs:,} test pairs")
 
 
-def _sbc(axis: Any, diagnosis: Diagnosis) -> None:
-    assert diagnosis.ranks is not None
-    sbc = diagnosis.ranks.sbc
+def _sbc(axis: Any, sbc: Any) -> None:
     axis.fill_between(sbc.points, sbc.lower, sbc.upper, **BAND)
     for name, difference in zip(sbc.ranks.names, sbc.difference, strict=True):
         axis.plot(sbc.points, difference, label=name)
@@ -55,9 +54,7 @@ def _sbc(axis: Any, diagnosis: Diagnosis) -> None:
     axis.legend(frameon=False, fontsize="small")
 
 
-def _tarp(axis: Any, diagnosis: Diagnosis) -> None:
-    assert diagnosis.ranks is not None
-    tarp = diagnosis.ranks.tarp
+def _tarp(axis: Any, tarp: Any) -> None:
     axis.fill_between(tarp.levels, tarp.uniform_lower, tarp.uniform_upper, **BAND)
     axis.plot(tarp.levels, tarp.coverage)
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="credibility of the ball")

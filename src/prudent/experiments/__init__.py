@@ -10,11 +10,6 @@ if TYPE_CHECKING:
     from prudent.experiments.config import RunConfig as RunConfig
     from prudent.experiments.launch import run_sweep as run_sweep
     from prudent.experiments.results import Results as Results
-    from prudent.experiments.results import load as load
-    from prudent.experiments.results import load_curves as load_curves
-    from prudent.experiments.results import load_draws as load_draws
-    from prudent.experiments.results import load_history as load_history
-    from prudent.experiments.results import load_ranks as load_ranks
     from prudent.experiments.results import load_results as load_results
     from prudent.experiments.store import Run as Run
     from prudent.experiments.store import load_runs as load_runs
@@ -23,11 +18,6 @@ __all__ = [
     "Results",
     "Run",
     "RunConfig",
-    "load",
-    "load_curves",
-    "load_draws",
-    "load_history",
-    "load_ranks",
     "load_results",
     "load_runs",
     "run_sweep",
@@ -39,11 +29,6 @@ __getattr__, __dir__ = attach(
         "Results": "results",
         "Run": "store",
         "RunConfig": "config",
-        "load": "results",
-        "load_curves": "results",
-        "load_draws": "results",
-        "load_history": "results",
-        "load_ranks": "results",
         "load_results": "results",
         "load_runs": "store",
         "run_sweep": "launch",

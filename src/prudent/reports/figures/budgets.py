@@ -36,7 +36,7 @@ def log_posterior(runs: DataFrame) -> Figure:
     """Log posterior of the truth against the budget: median, least and greatest over seeds.
 
     Args:
-        runs: See :func:`prudent.experiments.load`.
+        runs: See :attr:`prudent.experiments.Results.runs`.
     """
     shown = cells(runs, "log_posterior")
     figure, panels = _panels(shown)
@@ -64,7 +64,7 @@ def auc(runs: DataFrame) -> Figure:
     """AUC of the coverage curve against the budget: mean and two standard deviations over seeds.
 
     Args:
-        runs: See :func:`prudent.experiments.load`.
+        runs: See :attr:`prudent.experiments.Results.runs`.
     """
     shown = cells(runs, "auc")
     figure, panels = _panels(shown, sharey=True)
@@ -101,7 +101,7 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
     """Worst shortfall of coverage against information gain: by which to choose a method.
 
     Args:
-        runs: See :func:`prudent.experiments.load`.
+        runs: See :attr:`prudent.experiments.Results.runs`.
         ax: Where to draw, if there is one problem.
     """
     shown = cells(runs, "information_gain")

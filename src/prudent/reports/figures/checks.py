@@ -32,7 +32,7 @@ def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
     """How the ranks of the truth differ from uniform ones, one panel per parameter.
 
     Args:
-        ranks: See :func:`prudent.experiments.load_ranks`.
+        ranks: See :attr:`prudent.experiments.Results.ranks`.
         run: The identity; None for the first.
     """
     rows = one_run(ranks[ranks["test"] == "sbc"], run, "SBC ranks", THOROUGH)
@@ -63,7 +63,7 @@ def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) ->
     """Coverage of balls around random points, which sees defects in all parameters together.
 
     Args:
-        ranks: See :func:`prudent.experiments.load_ranks`.
+        ranks: See :attr:`prudent.experiments.Results.ranks`.
         run: The identity; None for the first.
         ax: Where to draw.
     """

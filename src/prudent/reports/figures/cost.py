@@ -33,8 +33,8 @@ def overhead(runs: DataFrame) -> Figure:
     """Training time against the draws of the penalty, relative to the method without it.
 
     Args:
-        runs: See :func:`prudent.experiments.load`. Runs that may stop early are left out, because
-            the table does not say after how many epochs they did.
+        runs: See :attr:`prudent.experiments.Results.runs`. Runs that may stop early are left out,
+            because the table does not say after how many epochs they did.
     """
     done = finished(runs)
     steady = done[done["patience"].isna() & done["train_seconds"].notna()].copy()

@@ -34,8 +34,8 @@ def coverage(curves: DataFrame) -> Figure:
     """Coverage against level: a row per problem, a column per budget, a colour per method.
 
     Args:
-        curves: See :func:`prudent.experiments.load_curves`; with the columns of the runs, failed
-            ones are counted and settings kept apart.
+        curves: See :attr:`prudent.experiments.Results.curves`; with the columns of the runs,
+            failed ones are counted and settings kept apart.
     """
     shown = cells(curves, "coverage")
     problems = sorted(curves["problem"].dropna().unique())
@@ -93,7 +93,7 @@ def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None =
     """The coverage of one run with its 95 % interval at each level.
 
     Args:
-        curves: See :func:`prudent.experiments.load_curves`.
+        curves: See :attr:`prudent.experiments.Results.curves`.
         run: The identity; None for the first.
         ax: Where to draw.
     """

@@ -28,7 +28,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     """Posterior draws for one observation, with the truth and, where known, the exact posterior.
 
     Args:
-        draws: See :func:`prudent.experiments.load_draws`.
+        draws: See :attr:`prudent.experiments.Results.draws`.
         run: The identity; None for the first.
     """
     rows = one_run(draws, run, "posterior draws", THOROUGH)

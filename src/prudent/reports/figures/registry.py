@@ -38,7 +38,7 @@ class Entry:
     Args:
         name: Of the figure and its file.
         function: From the table, if any, to the figure.
-        table: A field of :class:`prudent.experiments.Results`, or None if nothing is read.
+        table: A table of :class:`prudent.experiments.Results`, or None if nothing is read.
         question: What it answers.
         reading: How to read it.
     """
@@ -171,7 +171,7 @@ def draw(name: str, results: Results, **options: Any) -> Figure:
     entry = get(name)
     if entry.table is None:
         return entry.function(**options)
-    table = _with_runs(results) if entry.table == "curves" else getattr(results, entry.table)
+    table = _with_runs(results) if entry.table == "curves" else results.table(entry.table)
     return entry.function(table, **options)
 
 

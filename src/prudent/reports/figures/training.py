@@ -24,7 +24,7 @@ def history(history: DataFrame, *, run: str | None = None) -> Figure:
     """Losses, terms of the penalty and learning rate of one run, a line per member.
 
     Args:
-        history: See :func:`prudent.experiments.load_history`.
+        history: See :attr:`prudent.experiments.Results.history`.
         run: The identity; None for the first.
     """
     rows = one_run(history, run, "training curves", "Make some with: prudent demo")
