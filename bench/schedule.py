@@ -15,13 +15,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from unittest import mock
 
+from prudent._progress import duration
 from prudent.experiments import _runner
 from prudent.experiments._worker import Outcome
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import open_engine
 from prudent.experiments.sweep import read_sweep
-from prudent.experiments.view import duration
 
 CORES = (1, 2, 16, 100, 1000)
 

@@ -1,5 +1,7 @@
 """What `import prudent` costs and touches, and that the documents say what is."""
 
+import ast
+import graphlib
 import json
 import re
 import subprocess
@@ -40,6 +42,44 @@ def test_names_are_found_by_completion():
     assert set(prudent.__all__) <= set(dir(prudent))
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         _ = prudent.fitt
+
+
+SOURCE = Path(prudent.__file__).parents[1]
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (SOURCE / "prudent").rglob("*.py")
+}
+
+
+class Imports(ast.NodeVisitor):
+    """The modules that a module imports, inside functions as well, but not for types alone."""
+
+    def __init__(self, path):
+        self.found = set()
+        self.visit(ast.parse(path.read_text()))
+
+    def visit_If(self, node):
+        typing_only = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for child in node.orelse if typing_only else [*node.body, *node.orelse]:
+            self.visit(child)
+
+    def visit_Import(self, node):
+        self.found |= {alias.name for alias in node.names}
+
+    def visit_ImportFrom(self, node):
+        # A name is a submodule, or it is found in the package itself.
+        names = {f"{node.module}.{alias.name}" for alias in node.names}
+        self.found |= {name if name in MODULES else node.module for name in names}
+
+
+def test_no_two_modules_need_each_other():
+    needs = {name: Imports(path).found & MODULES.keys() for name, path in MODULES.items()}
+    assert "prudent.errors" in needs["prudent.training.loop"]
+    assert "prudent.training.objectives" in needs["prudent.training.methods"]  # a local import
+    assert sum(map(len, needs.values())) > 300
+    graphlib.TopologicalSorter(needs).prepare()
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter({**needs, "prudent.errors": {"prudent.cli"}}).prepare()
 
 
 def blocks(document, language):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prudent import problems as problems
     from prudent import training as training
     from prudent.diagnostics.diagnosis import diagnose as diagnose
-    from prudent.estimators.store import load as load
+    from prudent.estimators._load import load as load
     from prudent.training.fitting import fit as fit
 
 __all__ = [
@@ -37,7 +37,7 @@ _PACKAGES = ("coverage", "datasets", "diagnostics", "errors", "estimators", "pro
 _FUNCTIONS = {
     "diagnose": "diagnostics.diagnosis",
     "fit": "training.fitting",
-    "load": "estimators.store",
+    "load": "estimators._load",
 }
 __getattr__, _listing = attach(__name__, {**{name: name for name in _PACKAGES}, **_FUNCTIONS})
 

@@ -14,12 +14,35 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a notebook without widgets gets a plain bar
     from tqdm.auto import tqdm
 
-__all__ = ["Progress", "Reporter", "tqdm"]
+__all__ = ["Progress", "Reporter", "duration"]
 
 Reporter = bool | None | Callable[[dict[str, Any]], None]
 
 LOG_SECONDS = 30.0
 logger = logging.getLogger("prudent")
+
+
+def duration(seconds: float, *, about: bool = False) -> str:
+    """A time for people, in at most two units.
+
+    Args:
+        seconds: The time.
+        about: Whether to round to minutes from two minutes on, as befits an estimate.
+
+    >>> duration(0.4), duration(200), duration(200, about=True), duration(5400), duration(500000)
+    ('0.4 s', '3 min 20 s', '3 min', '1 h 30 min', '5 d 18 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = 60 * round(seconds / 60) if about and seconds >= 120 else round(seconds)
+    minutes, hours = whole // 60, whole // 3600
+    if whole < 3600:
+        parts = (minutes, "min"), (whole % 60, "s")
+    elif hours < 48:
+        parts = (hours, "h"), (minutes % 60, "min")
+    else:
+        parts = (hours // 24, "d"), (hours % 24, "h")
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
 class Progress:
@@ -35,14 +58,12 @@ class Progress:
     """
 
     def __init__(
-        self, title: str, total: int, report: Reporter = None, unit: str = "it", done: int = 0
+        self, title: str, total: float, report: Reporter = None, unit: str = "it", done: float = 0
     ) -> None:
         self.title, self.total, self.report = title, total, report
         self.done = done
         self.logged = time.monotonic()
-        hidden: bool | None = not report if isinstance(report, bool) else None
-        if callable(report):
-            hidden = True
+        hidden = True if callable(report) else None if report is None else not report
         self.logs = report is None and not sys.stderr.isatty()
         # Some terminals do not tell their size; tqdm alone would then show nothing.
         columns, lines = shutil.get_terminal_size()
@@ -64,17 +85,32 @@ class Progress:
 
     def advance(self, row: Mapping[str, Any], steps: int = 1) -> None:
         """Count steps and show a row of figures."""
-        self.done += steps
         if callable(self.report):
+            self.done += steps
             self.report(dict(row))
             return
         figures = {key: _short(value) for key, value in row.items()}
         self.bar.set_postfix(figures, refresh=False)
-        self.bar.update(steps)
+        text = ", ".join(f"{key} {value}" for key, value in figures.items())
+        self._move(self.done + steps, f": {self.done + steps} of {self.total}, {text}")
+
+    def show(self, done: float, text: str) -> None:
+        """Move to a place and show a text beside the bar instead of figures."""
+        self.bar.bar_format = f"{{l_bar}}{{bar}}| {text}"
+        self._move(done, f" {text}")
+
+    def warn(self, text: str) -> None:
+        """Log a warning without disturbing the bar."""
+        if self.report in (None, True):
+            with self.bar.external_write_mode():
+                logger.warning("%s", text)
+
+    def _move(self, done: float, text: str) -> None:
+        self.bar.update(done - self.done)
+        self.done = done
         if self.logs and time.monotonic() - self.logged >= LOG_SECONDS:
             self.logged = time.monotonic()
-            text = ", ".join(f"{key} {value}" for key, value in figures.items())
-            logger.info("%s: %d of %d, %s", self.title, self.done, self.total, text)
+            logger.info("%s%s", self.title, text)
 
 
 def _short(value: object) -> str:

@@ -256,7 +256,7 @@ def test_splines_from_noise_equal_those_of_zuko(dim, broken, monkeypatch):
         for parameter in estimator.head.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     if broken:
-        monkeypatch.setattr("prudent.estimators.couplings.BOUND", 4.0)
+        monkeypatch.setattr("prudent.estimators._couplings.BOUND", 4.0)
     posterior = estimator(x[:6])
     noise = 2 * torch.randn(200, 6, dim)
     draws, log_prob = posterior.from_noise(noise)

@@ -7,10 +7,10 @@ import pytest
 
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import DiskFull, Runner
+from prudent.experiments._view import View
 from prudent.experiments._worker import Outcome
 from prudent.experiments.engines import WorkerDied
 from prudent.experiments.store import claim, failure, holder, record_failure
-from prudent.experiments.view import View
 
 CONFIGS = [RunConfig("slcp", "nre", budget) for budget in (128, 1280, 12800)]
 
@@ -120,15 +120,15 @@ def test_a_full_disk_ends_it(tmp_path):
 
 def test_time_left_follows_the_pace(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("prudent.experiments.view.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("prudent.experiments._view.time.monotonic", lambda: clock[0])
     configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(10)]
-    view = View("sweep", configs, 2, report=False)
+    view = View(configs, 2, report=False)
     assert view.seconds_left() is None
     for config in configs[:5]:
         view.listen({"run": "", "identity": config.identity, "event": "start"})
         clock[0] += 100.0
         view.listen({"run": "", "identity": config.identity, "event": "done"})
-        done = len([share for share in view.progress.values() if share == 1])
+        done = len([share for share in view.shares.values() if share == 1])
         assert view.seconds_left() == pytest.approx(100.0 * (10 - done))
     assert view.text().startswith("7/12 done, 0 running, 0 failed")
     assert view.text().endswith("about 8 min left")

@@ -20,6 +20,7 @@ from prudent.experiments.run import diagnose_run, run
 from prudent.experiments.status import states
 from prudent.experiments.store import failure, publish
 from prudent.training import Options
+from prudent.training.methods import METHODS
 
 TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))
 FILES = {
@@ -96,7 +97,7 @@ def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
     assert set(os.listdir(run(TINY, path, progress=False).path)) == FILES
 
 
-def quickly(config, path, progress):
+def quickly(config, path, progress=None):
     """Take the place of the work, which is tested elsewhere."""
     if config.seed == 1:
         raise OverflowError("no luck")
@@ -193,6 +194,17 @@ def test_loading(finished, tmp_path):
         load_runs(tmp_path)
     with pytest.raises(InputError, match="no directory"):
         load_runs(tmp_path / "missing")
+
+
+def test_methods_come_in_the_order_of_their_table(tmp_path, monkeypatch):
+    """Also those that somebody else added."""
+    new = dataclasses.replace(METHODS["npe"], weight=1.0)
+    monkeypatch.setattr("prudent.training.methods.METHODS", METHODS | {"anew": new})
+    expected = [*METHODS, "anew"]
+    for name in sorted(expected):
+        config = dataclasses.replace(TINY, method=name)
+        quickly(config, tmp_path / config.identity)
+    assert [one.config.method for one in load_runs(tmp_path)] == expected
 
 
 def test_a_stored_estimator_can_be_diagnosed_again(finished):

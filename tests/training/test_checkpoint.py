@@ -10,7 +10,6 @@ import torch
 import prudent
 from faults import CRASHED, exit_code, fault_points, in_child, killed_when, mutations
 from prudent.errors import InputError, StoreError
-from prudent.estimators.store import to_bytes
 from prudent.training import checkpoint as module
 from prudent.training import fit, methods
 from prudent.training.checkpoint import Checkpoints
@@ -28,7 +27,7 @@ def train(method="calnre", progress=False, **options):
 
 def outcome(estimator):
     """Weights and settings as bytes, and the history without its times."""
-    return to_bytes(estimator), estimator.history.to_jsonl(times=False)
+    return estimator.to_bytes(), estimator.history.to_jsonl(times=False)
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
         assert exit_code(in_child(action)) == 0
     finally:
         torch.set_num_threads(threads)
-    assert (tmp_path / "model").read_bytes() == to_bytes(undisturbed)
+    assert (tmp_path / "model").read_bytes() == undisturbed.to_bytes()
 
 
 @pytest.mark.parametrize("fault", [None, errno.ENOSPC], ids=["crash", "full disk"])

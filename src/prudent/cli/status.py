@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from prudent._progress import duration
 from prudent.cli.output import emit, show
 from prudent.experiments.cost import Estimate, estimate
 from prudent.experiments.status import STATES, RunState, count, states
 from prudent.experiments.sweep import Sweep
-from prudent.experiments.view import duration
 
 __all__ = [
     "expected_cost",
@@ -57,8 +57,9 @@ def plan_line(plan: Sweep, found: list[RunState], expected: Estimate, workers: i
         return f"All {len(found)} runs are finished.{merged}"
     threads = max(one.config.threads for one in found)
     source = "finished runs" if expected.corrected else "a table; another machine differs"
+    time_needed = duration(expected.seconds, about=True)
     return (
-        f"{skipped}{left:,} to do ({', '.join(reasons)}). About {duration(expected.seconds)} on "
+        f"{skipped}{left:,} to do ({', '.join(reasons)}). About {time_needed} on "
         f"{workers} workers × {threads} thread, {expected.bytes / 1e6:,.0f} MB (from {source})."
         f"{merged}"
     ).replace("×", "x")
@@ -162,7 +163,7 @@ def _time_left(found: list[RunState], root: Path, workers: int) -> str:
     if all(one.state == "done" for one in found):
         return ""
     expected = expected_cost(found, root, workers)
-    return f"   about {duration(expected.seconds)} left on {workers} workers"
+    return f"   about {duration(expected.seconds, about=True)} left on {workers} workers"
 
 
 def _facts(plan: Sweep, root: Path, found: list[RunState], workers: int) -> dict[str, Any]:

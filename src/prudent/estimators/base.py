@@ -1,27 +1,58 @@
-"""What ratio estimators and flows share: the prior, standardisation, the embedding."""
+"""What estimators share: the prior, standardization, the embedding, and how they are saved."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from prudent._files import dump_tensors, write_atomic
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError
+from prudent.estimators._standardize import Standardize
 from prudent.estimators.networks import build
-from prudent.estimators.standardize import Standardize
+from prudent.estimators.priors import to_spec
 from prudent.history import History
 
-__all__ = ["Embedding", "NeuralEstimator"]
+__all__ = ["FORMAT", "KINDS", "Embedding", "NeuralEstimator", "Saved"]
+
+FORMAT = 1
 
 # A network, the specification of one of ours, or a function that makes one.
 Embedding = nn.Module | dict[str, Any] | Callable[[], nn.Module]
 
 
-class NeuralEstimator(nn.Module):
+class Saved(nn.Module):
+    """A network that knows how to write itself to one file: weights, and the rest as JSON."""
+
+    prior: Prior
+    info: dict[str, Any]
+
+    def describe(self) -> dict[str, Any]:
+        """The networks in plain JSON, without their weights."""
+        raise NotImplementedError
+
+    def to_bytes(self) -> bytes:
+        """The contents of the file."""
+        prior = to_spec(self.prior)
+        settings = {"format": FORMAT, **self.describe(), "prior": prior, "info": self.info}
+        return dump_tensors(settings, self.state_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the estimator to one file, atomically; :func:`prudent.load` reads it."""
+        if Path(path).is_dir():
+            raise InputError(
+                f"{path} is a directory; give a file name, such as model.safetensors."
+            )
+        write_atomic(path, self.to_bytes())
+
+
+class NeuralEstimator(Saved):
     """A network that turns observations into posteriors.
 
     Args:
@@ -42,6 +73,10 @@ class NeuralEstimator(nn.Module):
     default_hidden: tuple[int, ...]
     # Arguments of the kind's own, which are attributes too and are saved.
     extra_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
 
     def __init__(
         self,
@@ -121,15 +156,16 @@ class NeuralEstimator(nn.Module):
         features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale)))
         return features
 
-    def extra_settings(self) -> dict[str, Any]:
-        """The arguments of the kind's own."""
-        return {name: getattr(self, name) for name in self.extra_names}
-
-    def save(self, path: Any) -> None:
-        """Write the estimator to one file, atomically; see :func:`prudent.load`."""
-        from prudent.estimators.store import save
-
-        save(self, path)
+    def describe(self) -> dict[str, Any]:
+        """The network in plain JSON, without its weights."""
+        return {
+            "kind": self.kind,
+            "dim": self.dim,
+            "x_shape": list(self.x_shape),
+            "hidden": list(self.hidden),
+            "embedding": getattr(self.embedding, "spec", None),
+            **{name: getattr(self, name) for name in self.extra_names},
+        }
 
     def __repr__(self) -> str:
         method = self.info.get("method", "not trained")
@@ -138,6 +174,10 @@ class NeuralEstimator(nn.Module):
             f"<{type(self).__name__} {method}: theta ({self.dim},), x {self.x_shape}, "
             f"{number:,} weights>"
         )
+
+
+# The kinds of estimator by name, each entered where its class is made.
+KINDS: dict[str, type[NeuralEstimator]] = {}
 
 
 def _network(embedding: Embedding) -> nn.Module:

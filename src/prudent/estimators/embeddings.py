@@ -10,9 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from prudent.estimators.networks import registered
+
 __all__ = ["DilatedCNN", "ResNet18", "SeriesCNN"]
 
 
+@registered("series_cnn")
 class SeriesCNN(nn.Module):
     """Convolutions and pooling for a time series, as used for Lotka-Volterra.
 
@@ -25,7 +28,7 @@ class SeriesCNN(nn.Module):
         length: Points in the series.
         channels: Numbers at each point.
         width: Channels of the convolutions.
-        num_blocks: How many blocks.
+        num_blocks: The number of blocks.
         scale: What ``x`` is divided by.
 
     Shape:
@@ -41,14 +44,6 @@ class SeriesCNN(nn.Module):
         scale: float = 100.0,
     ) -> None:
         super().__init__()
-        self.spec = {
-            "kind": "series_cnn",
-            "length": length,
-            "channels": channels,
-            "width": width,
-            "num_blocks": num_blocks,
-            "scale": scale,
-        }
         layers: list[nn.Module] = [nn.Conv1d(channels, width, 1)]
         for i in range(num_blocks):
             stride = 2 if i % 2 == 0 else 1
@@ -68,6 +63,7 @@ class SeriesCNN(nn.Module):
         return output
 
 
+@registered("dilated_cnn")
 class DilatedCNN(nn.Module):
     """Convolutions of width two whose reach doubles, as used for gravitational waves.
 
@@ -86,12 +82,6 @@ class DilatedCNN(nn.Module):
 
     def __init__(self, num_layers: int = 13, channels: int = 2, width: int = 16) -> None:
         super().__init__()
-        self.spec = {
-            "kind": "dilated_cnn",
-            "num_layers": num_layers,
-            "channels": channels,
-            "width": width,
-        }
         layers: list[nn.Module] = [nn.Conv1d(channels, width, 1)]
         for i in range(num_layers):
             layers += [nn.Conv1d(width, width, 2, dilation=2**i), nn.SELU()]
@@ -132,6 +122,7 @@ class ResidualBlock(nn.Module):
         return output
 
 
+@registered("resnet18")
 class ResNet18(nn.Module):
     """ResNet-18 for images, as used for spatial SIR.
 
@@ -151,7 +142,6 @@ class ResNet18(nn.Module):
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()
-        self.spec = {"kind": "resnet18", "channels": channels}
         width = 64
         layers: list[nn.Module] = [
             nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError
-from prudent.estimators.base import NeuralEstimator
+from prudent.estimators.base import NeuralEstimator, Saved
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import SamplingReport, draw
 from prudent.history import History
@@ -24,7 +24,7 @@ from prudent.history import History
 __all__ = ["Ensemble", "EnsemblePosterior"]
 
 
-class Ensemble(nn.Module):
+class Ensemble(Saved):
     """The average of estimators of one kind, itself an estimator.
 
     Args:
@@ -78,11 +78,9 @@ class Ensemble(nn.Module):
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         return EnsemblePosterior(self, [member(x) for member in self.members])
 
-    def save(self, path: Any) -> None:
-        """Write the ensemble to one file, atomically; see :func:`prudent.load`."""
-        from prudent.estimators.store import save
-
-        save(self, path)
+    def describe(self) -> dict[str, Any]:
+        """The networks of the members in plain JSON, without their weights."""
+        return {"kind": self.kind, "members": [member.describe() for member in self]}
 
     def __repr__(self) -> str:
         method = self.info.get("method", self.members[0].kind)
@@ -117,8 +115,8 @@ class EnsemblePosterior:
         """Draw ``(*sample_shape, N, D)``.
 
         Args:
-            sample_shape: Of the draws.
-            method: For ratios; see :func:`prudent.estimators.sampling.draw`.
+            sample_shape: The shape of the draws per observation.
+            method: For ratios, the method of :func:`prudent.estimators.sampling.draw`.
         """
         if not self.estimator.normalized:
             draws, self.sampling = draw(

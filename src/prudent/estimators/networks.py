@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from prudent.errors import unknown_name
-from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
 
-__all__ = ["MLP", "Flatten", "build"]
+__all__ = ["MLP", "NETWORKS", "Flatten", "build", "registered"]
+
+Network = TypeVar("Network", bound=type[nn.Module])
+
+NETWORKS: dict[str, type[nn.Module]] = {}
 
 
+def registered(kind: str) -> Callable[[Network], Network]:
+    """Enter a class of networks under a name, and keep the arguments of each in its ``spec``."""
+
+    def register(network: Network) -> Network:
+        make: Callable[..., None] = network.__init__
+        signature = inspect.signature(make)
+
+        def initialize(self: nn.Module, *args: Any, **keywords: Any) -> None:
+            make(self, *args, **keywords)
+            bound = signature.bind(self, *args, **keywords)
+            bound.apply_defaults()
+            _, *arguments = bound.arguments.items()
+            plain = {k: list(v) if isinstance(v, tuple) else v for k, v in arguments}
+            self.spec = {"kind": kind, **plain}  # type: ignore[assignment]
+
+        initialize.__signature__ = signature  # type: ignore[attr-defined]
+        network.__init__ = initialize  # type: ignore[method-assign]
+        NETWORKS[kind] = network
+        return network
+
+    return register
+
+
+@registered("mlp")
 class MLP(nn.Module):
     """Fully connected layers with SELU between them.
 
     Args:
-        inputs: Numbers in.
-        outputs: Numbers out, without activation.
-        hidden: Width of each hidden layer.
+        inputs: The number of inputs.
+        outputs: The number of outputs, which have no activation.
+        hidden: The width of each hidden layer.
     """
 
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256,) * 6) -> None:
         super().__init__()
-        self.spec = {
-            "kind": "mlp",
-            "inputs": inputs,
-            "outputs": outputs,
-            "hidden": list(hidden),
-        }
         widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         for before, after in zip(widths, widths[1:], strict=False):
@@ -56,35 +78,20 @@ class MLP(nn.Module):
         return hidden
 
 
+@registered("flatten")
 class Flatten(nn.Flatten):
     """No embedding: the observation itself, as one vector."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.spec = {"kind": "flatten"}
 
 
+@registered("flatten_mlp")
 class FlattenMLP(nn.Sequential):
     """An observation of any shape through fully connected layers."""
 
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (64,) * 3) -> None:
         super().__init__(nn.Flatten(), MLP(inputs, outputs, hidden))
-        self.spec = {
-            "kind": "flatten_mlp",
-            "inputs": inputs,
-            "outputs": outputs,
-            "hidden": list(hidden),
-        }
-
-
-KINDS: dict[str, type[nn.Module]] = {
-    "mlp": MLP,
-    "flatten": Flatten,
-    "flatten_mlp": FlattenMLP,
-    "series_cnn": SeriesCNN,
-    "dilated_cnn": DilatedCNN,
-    "resnet18": ResNet18,
-}
 
 
 def build(spec: dict[str, Any]) -> nn.Module:
@@ -95,6 +102,6 @@ def build(spec: dict[str, Any]) -> nn.Module:
     """
     arguments = dict(spec)
     kind = arguments.pop("kind", None)
-    if kind not in KINDS:
-        raise unknown_name("network", kind, KINDS)
-    return KINDS[kind](**arguments)
+    if kind not in NETWORKS:
+        raise unknown_name("network", kind, NETWORKS)
+    return NETWORKS[kind](**arguments)

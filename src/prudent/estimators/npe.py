@@ -6,17 +6,16 @@ the original units. Its support is the whole space: it can leak outside a bounde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import zuko
 from torch import Tensor, nn
 
-from prudent.contracts import Prior, Shape
+from prudent.contracts import Shape
 from prudent.errors import InputError
-from prudent.estimators.base import Embedding, NeuralEstimator
-from prudent.estimators.couplings import CouplingSplines
+from prudent.estimators._couplings import CouplingSplines
+from prudent.estimators.base import NeuralEstimator
 from prudent.estimators.priors import log_prior
 
 __all__ = ["FlowEstimator", "FlowPosterior"]
@@ -32,12 +31,10 @@ class FlowEstimator(NeuralEstimator):
     """A spline flow of coupling transforms, conditioned on embedded x.
 
     Args:
-        prior: See :class:`NeuralEstimator`.
-        dim: See :class:`NeuralEstimator`.
-        x_shape: See :class:`NeuralEstimator`.
-        embedding: See :class:`NeuralEstimator`.
-        hidden: Widths of the hidden layers of each transform's network.
-        transforms: How many; the paper has three, and one for a single parameter.
+        *arguments: The arguments of :class:`NeuralEstimator`; ``hidden`` holds the widths of the
+            hidden layers of each transform's network.
+        transforms: The number of transforms; the paper has three, and one for a single parameter.
+        **keywords: The same by keyword.
     """
 
     kind = "npe"
@@ -45,19 +42,11 @@ class FlowEstimator(NeuralEstimator):
     default_hidden = (64, 64)
     extra_names = ("transforms",)
 
-    def __init__(
-        self,
-        prior: Prior,
-        dim: int,
-        x_shape: Sequence[int],
-        embedding: Embedding | None = None,
-        hidden: Sequence[int] | None = None,
-        transforms: int = NUM_TRANSFORMS,
-    ) -> None:
+    def __init__(self, *arguments: Any, transforms: int = NUM_TRANSFORMS, **keywords: Any) -> None:
         if isinstance(transforms, bool) or not isinstance(transforms, int) or transforms < 1:
             raise InputError(f"`transforms` is {transforms!r}; expected a whole number >= 1.")
         self.transforms = transforms  # before the head is made
-        super().__init__(prior, dim, x_shape, embedding, hidden)
+        super().__init__(*arguments, **keywords)
 
     def default_embedding(self) -> dict[str, Any]:
         """Three hidden layers of 64 down to ten numbers, as in the paper."""

@@ -17,12 +17,12 @@ from prudent._progress import Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner
+from prudent.experiments._view import View
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes
 from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
-from prudent.experiments.view import View
 
 __all__ = ["LaunchOptions", "default_workers", "find_sweep", "launch", "run_sweep"]
 
@@ -41,7 +41,7 @@ class LaunchOptions:
 
     workers: int = setting(1, least=1, help="Runs at once")
     engine: str = setting("local", choices=ENGINES, help="Where to work")
-    address: str | None = setting(None, help="The address of a Dask scheduler")
+    address: str | None = setting(None, help="Dask scheduler to use, not one of our own")
     timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
     force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 
@@ -134,7 +134,7 @@ def launch(
         with engine:
             _begin(plan, root)
             _set_aside(old, root)
-            with View("sweep", left, len(found) - len(left), progress) as view:
+            with View(left, len(found) - len(left), progress) as view:
                 budgets = _largest_budgets(plan.configs)
                 Runner(left, root, engine, view.listen, options.timeout, budgets).run()
     except DiskFull as error:

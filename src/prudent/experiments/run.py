@@ -14,7 +14,7 @@ from prudent._progress import Reporter
 from prudent._threads import threads
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
-from prudent.estimators.store import load, to_bytes
+from prudent.estimators import load
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
@@ -115,7 +115,7 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         "config.json": to_json(config.to_dict()),
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
-        "model.safetensors": to_bytes(estimator),
+        "model.safetensors": estimator.to_bytes(),
         "timing.json": to_json(timing),
     }
     if config.thorough:

@@ -29,7 +29,7 @@ from prudent._files import (
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
-from prudent.training.methods import METHODS
+from prudent.training import methods
 
 if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
@@ -254,9 +254,8 @@ def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
 
 
 def _order(config: RunConfig) -> tuple[Any, ...]:
-    """Methods in the order of their table."""
-    method = list(METHODS).index(config.method)
-    return (config.problem, config.budget, method, config.seed, str(config))
+    position = methods.position(config.method)
+    return (config.problem, config.budget, position, config.seed, str(config))
 
 
 def _remedy(path: Path) -> str:

@@ -1,60 +1,22 @@
-"""One estimator, one file: weights as safetensors, everything else as JSON in its header."""
+"""Estimators from the files that they wrote."""
 
 from __future__ import annotations
 
 import copy
 import os
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from prudent._files import dump_tensors, load_tensors, write_atomic
+from prudent._files import load_tensors
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
-from prudent.estimators.base import NeuralEstimator
+from prudent.estimators.base import FORMAT, KINDS, NeuralEstimator
 from prudent.estimators.ensemble import Ensemble
 from prudent.estimators.networks import build
-from prudent.estimators.npe import FlowEstimator
-from prudent.estimators.nre import RatioEstimator
-from prudent.estimators.priors import check_prior, from_spec, to_spec
+from prudent.estimators.priors import check_prior, from_spec
 
-__all__ = ["KINDS", "load", "save", "to_bytes"]
-
-FORMAT = 1
-KINDS: dict[str, type[NeuralEstimator]] = {"nre": RatioEstimator, "npe": FlowEstimator}
-
-
-def save(estimator: NeuralEstimator | Ensemble, path: str | os.PathLike[str]) -> None:
-    """Write an estimator to one file, atomically."""
-    if Path(path).is_dir():
-        raise InputError(f"{path} is a directory; give a file name, such as model.safetensors.")
-    write_atomic(path, to_bytes(estimator))
-
-
-def to_bytes(estimator: NeuralEstimator | Ensemble) -> bytes:
-    """The contents of the file."""
-    settings = {
-        "format": FORMAT,
-        **_describe(estimator),
-        "prior": to_spec(estimator.prior),
-        "info": estimator.info,
-    }
-    return dump_tensors(settings, estimator.state_dict())
-
-
-def _describe(estimator: NeuralEstimator | Ensemble) -> dict[str, Any]:
-    """The networks, without their weights."""
-    if isinstance(estimator, Ensemble):
-        return {"kind": "ensemble", "members": [_describe(member) for member in estimator]}
-    return {
-        "kind": estimator.kind,
-        "dim": estimator.dim,
-        "x_shape": list(estimator.x_shape),
-        "hidden": list(estimator.hidden),
-        "embedding": getattr(estimator.embedding, "spec", None),
-        **estimator.extra_settings(),
-    }
+__all__ = ["load"]
 
 
 def load(
@@ -63,7 +25,7 @@ def load(
     prior: Prior | None = None,
     embedding: nn.Module | None = None,
 ) -> NeuralEstimator | Ensemble:
-    """Read an estimator that :meth:`save` wrote.
+    """Read an estimator that its method ``save`` wrote.
 
     Args:
         path: The file.
