@@ -83,9 +83,9 @@ def train(
 
 def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
     say(f"{config} ...", quiet=quiet)
-    from prudent.experiments.run import run
+    from prudent.experiments.run import run_one
 
-    return run(config, path, progress=False if quiet else None)
+    return run_one(config, path, progress=False if quiet else None)
 
 
 def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
+from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets.pairs import Pairs, finite
 from prudent.diagnostics._references import ReferenceDistance
@@ -198,15 +199,15 @@ def _source(
     """The number of draws per pair, and the posterior and the draws of a batch."""
     if callable(estimator):
         default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
-        number = _whole("num_samples", default if num_samples is None else num_samples)
-        all_draws = number * _whole("thin", thin)
+        number = whole("num_samples", default if num_samples is None else num_samples, 1)
+        all_draws = number * whole("thin", thin, 1)
 
         def draw(batch: Pairs) -> tuple[Posterior | None, Tensor]:
             posterior = estimator(batch.x)
             return posterior, posterior.sample((all_draws,))[::thin]
 
         return number, draw
-    kept = torch.as_tensor(estimator)[:: _whole("thin", thin)]
+    kept = torch.as_tensor(estimator)[:: whole("thin", thin, 1)]
     return len(kept), lambda batch: (None, kept[:, batch.row_numbers])
 
 
@@ -248,12 +249,6 @@ def _num_duplicates(draws: Tensor) -> int:
     key = (draws.double() * torch.arange(1, draws.shape[-1] + 1).sqrt()).sum(dim=-1)
     key = key.sort(dim=0).values
     return int((key[1:] == key[:-1]).sum())
-
-
-def _whole(name: str, value: int) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise InputError(f"`{name}` is {value!r}; expected a whole number from 1 on.")
-    return value
 
 
 def _chosen(functions: Functions, prior: Prior | None, seed: int) -> Functions:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
 
-__all__ = ["DESCRIPTIONS", "Problem", "box", "check", "custom", "get", "names"]
-
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
     "gravitational_waves": "masses of two black holes from the strain in two detectors",
@@ -36,13 +34,12 @@ DESCRIPTIONS = {
     "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
-__getattr__, _listing = attach(
-    __name__, {"Problem": "problem", "box": "problem", "custom": "_custom"}
-)
+__getattr__, _, _lazy_names = attach(__name__, __file__)
+__all__ = ["DESCRIPTIONS", "check", "get", "names", *_lazy_names]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_listing()})
+    return sorted({*globals(), *__all__})
 
 
 def names() -> list[str]:
