@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,7 @@ from prudent.cli.status import (
 )
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import LaunchOptions, default_workers, find_sweep, launch
+from prudent.experiments.launch import LaunchOptions, find_sweep, launch
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -45,10 +46,6 @@ BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 def sweep(
     file: str | None,
     output: str | None,
-    workers: int | None,
-    engine: str,
-    address: str | None,
-    timeout: float | None,
     changes: tuple[str, ...],
     max_runs: int | None,
     dry_run: bool,
@@ -57,9 +54,9 @@ def sweep(
     verify: bool,
     print_script: bool,
     allow_code: bool,
-    force: bool,
     as_json: bool,
     quiet: bool,
+    **launching: Any,
 ) -> None:
     """Run the grid of runs that the TOML FILE describes.
 
@@ -77,13 +74,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    how = LaunchOptions(
-        default_workers(plan.configs) if workers is None else workers,
-        engine,
-        address,
-        timeout,
-        force,
-    )
+    how = LaunchOptions.of(plan.configs, **launching)
     if watch:
         watch_status(plan, root, how.workers, as_json=as_json)
         return

@@ -14,7 +14,7 @@ from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]

@@ -1,6 +1,6 @@
-"""Neural posterior estimation: a conditional normalising flow over theta.
+"""Neural posterior estimation: a conditional normalizing flow over theta.
 
-The flow is zuko's neural spline flow in coupling form, on standardised theta; densities are in
+The flow is zuko's neural spline flow in coupling form, on standardized theta; densities are in
 the original units. Its support is the whole space: it can leak outside a bounded prior.
 """
 
@@ -68,7 +68,7 @@ class FlowEstimator(NeuralEstimator):
 
 
 class FlowPosterior:
-    """A flow conditioned on N observations; normalised over the whole space."""
+    """A flow conditioned on N observations; normalized over the whole space."""
 
     def __init__(self, estimator: FlowEstimator, features: Tensor) -> None:
         self.estimator = estimator

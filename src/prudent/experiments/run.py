@@ -19,7 +19,7 @@ from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__

@@ -22,7 +22,7 @@ from prudent.experiments._blocks import Block, read_blocks
 from prudent.experiments.config import RunConfig, flatten, nest
 from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import FORMAT, Mistakes, read_settings
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 
 __all__ = [
     "MOST_RUNS",
