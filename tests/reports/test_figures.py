@@ -211,7 +211,7 @@ def test_a_pdf_has_no_time(tmp_path):
 def test_names_from_outside_cannot_break_a_figure(name):
     evil = "$\\frac$\x1b<script>alert(1)</script>" + 1000 * "x"
     results = results_for(name)
-    fields = [field.name for field in dataclasses.fields(results)]
+    fields = [field.name for field in dataclasses.fields(results) if field.name != "finished"]
     tables = {field: getattr(results, field).copy() for field in fields}
     for table in tables.values():
         for column in {"problem", "parameter"} & set(table):

@@ -37,7 +37,7 @@ class Entry:
     Args:
         name: The name of the figure and its file.
         function: The function from the table, if any, to the figure.
-        table: A field of :class:`prudent.experiments.Results`, or None if nothing is read.
+        table: A table of :class:`prudent.experiments.Results`, or None if nothing is read.
         question: The question that the figure answers.
         reading: How to read the figure.
     """
@@ -170,7 +170,7 @@ def draw(name: str, results: Results, **options: Any) -> Figure:
     entry = get(name)
     if entry.table is None:
         return entry.function(**options)
-    table = with_runs(results) if entry.table == "curves" else getattr(results, entry.table)
+    table = with_runs(results) if entry.table == "curves" else results.table(entry.table)
     return entry.function(table, **options)
 
 
