@@ -25,11 +25,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "script", "slurm_cluster"]
 
-NAME = re.compile(r"[A-Za-z0-9][\w.@+,:/-]*")
-MEMORY = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B")
+NAME = re.compile(r"[A-Za-z0-9][\w.@+,:/-]*"), "a name of letters, digits and . @ + , : / -"
 # Slurm takes 04:00 for four minutes, so the seconds must be there.
 WALLTIME = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
 DIRECTIVE = re.compile(r"-(-[a-z][a-z-]*|[a-zA-Z])([ =][\w.@+,:/%-]+)?")
+# What could break a script is refused.
+FORMS = {
+    "queue": NAME,
+    "account": NAME,
+    "interface": NAME,
+    "memory": (re.compile(r"\d+(\.\d+)? ?[KMGT]i?B"), "a size such as 4 GB"),
+    "walltime": (WALLTIME, "hours:minutes:seconds, such as 04:00:00"),
+    "directives": (DIRECTIVE, "options such as --constraint=skylake"),
+    "prologue": (re.compile(r".*"), "one line of text"),
+}
 # Workers leave before Slurm ends them, and not all at once.
 MARGIN_SECONDS = 300
 STAGGER_SECONDS = 120
@@ -61,17 +70,12 @@ class Job:
     prologue: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("queue", "account", "interface"):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, NAME, "a name of letters, digits and . @ + , : / -")
-        _check("memory", self.memory, MEMORY, "a size such as 4 GB")
-        _check("walltime", self.walltime, WALLTIME, "hours:minutes:seconds, such as 04:00:00")
-        for value in self.directives:
-            _check("directives", value, DIRECTIVE, "options such as --constraint=skylake")
-        for value in self.prologue:
-            if not isinstance(value, str) or not value.isprintable():
-                raise InputError(f"slurm.prologue: {value!r} is not one line of text.")
+        for name, (form, expected) in FORMS.items():
+            found = getattr(self, name)
+            for value in found if isinstance(found, tuple) else (found,):
+                fits = isinstance(value, str) and form.fullmatch(value) and value.isprintable()
+                if not fits and (value is not None or getattr(type(self), name) is not None):
+                    raise InputError(f"slurm.{name}: {str(value)[:60]!r} is not {expected}.")
         if type(self.cores) is not int or self.cores < 1:
             raise InputError(f"slurm.cores: {self.cores!r} is not a whole number >= 1.")
 
@@ -125,11 +129,6 @@ class Job:
         }
 
 
-def _check(name: str, value: object, form: re.Pattern[str], expected: str) -> None:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise InputError(f"slurm.{name}: {str(value)[:60]!r} is not {expected}.")
-
-
 def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
     """Submit jobs whose processes are the workers of a Dask scheduler in this process.
 
@@ -138,14 +137,13 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
         workers: Processes, in as many jobs as that takes.
         scratch: A directory that all machines share, for certificates and logs.
     """
-    require("dask_jobqueue", "slurm", "Slurm jobs")
+    jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
     if shutil.which("sbatch") is None:
         raise InputError(
             "there is no `sbatch` here. Run this where jobs are submitted, or write a job with "
             "--print-script."
         )
     import distributed
-    from dask_jobqueue.slurm import SLURMCluster
 
     from prudent.experiments.engines.dask import Dask, quiet_dask, settings
 
@@ -159,7 +157,7 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
         )
     scratch.mkdir(parents=True, exist_ok=True)
     with settings():
-        cluster = SLURMCluster(
+        cluster = jobqueue.SLURMCluster(
             **job.arguments(scratch),
             protocol="tls://",
             security=distributed.Security.temporary(),
@@ -179,10 +177,8 @@ def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str
         directory: Where to run it.
         logs: Where Slurm writes what it says.
     """
-    require("dask_jobqueue", "slurm", "Slurm jobs")
-    from dask_jobqueue.slurm import SLURMJob
-
-    made = SLURMJob(scheduler="", name="", **job.arguments(logs))
+    jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
+    made = jobqueue.SLURMJob(scheduler="", name="", **job.arguments(logs))
     lines = ["#!/usr/bin/env bash", str(made.job_header), f"cd {shlex.quote(str(directory))}"]
     lines += ["export OMP_NUM_THREADS=1", *job.prologue, f"exec {shlex.join(command)}"]
     return "\n".join(lines) + "\n"
