@@ -141,7 +141,7 @@ X_NPY = npy("<f8", (3, 4), X.tobytes())
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([("x.npy", X_NPY)], "no `theta` in .*found: x.npy"),
+        ([("x.npy", X_NPY)], "no `theta` in .*found: x\\."),
         ([("theta.npy", X_NPY), ("theta.npy", X_NPY), ("x.npy", X_NPY)], "two members"),
         (
             [("theta.npy", npy("<f8", (10**9, 2)))],

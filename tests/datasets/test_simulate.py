@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+import time
 import warnings
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -23,8 +24,8 @@ from faults import (
     tree_digest,
 )
 from prudent import problems
-from prudent.datasets.layout import REASONS
-from prudent.datasets.simulate import default_chunk_size, simulate
+from prudent.datasets._layout import REASONS
+from prudent.datasets.simulate import default_chunk_size, draw_pairs, simulate
 from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems import Problem, box
@@ -101,13 +102,22 @@ def counting(calls):
     return Problem("gaussian", GAUSSIAN.prior, simulator, (2,), GAUSSIAN.parameter_names)
 
 
+def seconds_in_child(action):
+    """The time of an undisturbed child, which depends on what else the machine does."""
+    start = time.monotonic()
+    assert exit_code(in_child(action)) == 0
+    return time.monotonic() - start
+
+
 def test_killed_at_random_times_it_ends_the_same(tmp_path, undisturbed):
     path, calls = tmp_path / "s", tmp_path / "calls"
     counted = counting(calls)
+    other = tmp_path / "other"
+    longest = 0.7 * seconds_in_child(lambda: run(other))
     landed, done = killed_at_random(
         lambda: simulate(counted, 300, path, chunk_size=16, progress=False),
         kills=10,
-        longest=0.2,
+        longest=longest,
         look=lambda: len(list(path.glob("done/*.json"))),
     )
     print(f"{landed} of 10 kills landed, with {done} of 19 chunks done")
@@ -121,12 +131,14 @@ def test_killed_at_random_times_it_ends_the_same(tmp_path, undisturbed):
 def test_so_it_does_with_worker_processes(tmp_path, undisturbed):
     path = tmp_path / "s"
 
-    def action():
+    def action(path=path):
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
             run(path, pool)
 
+    longest = 0.7 * seconds_in_child(lambda: action(tmp_path / "other"))
+
     look = lambda: len(list(path.glob("done/*.json")))  # noqa: E731
-    landed, done = killed_at_random(action, kills=5, longest=0.3, look=look, seed=1)
+    landed, done = killed_at_random(action, kills=5, longest=longest, look=look, seed=1)
     print(f"{landed} of 5 kills landed, with {done} of 19 chunks done")
     assert tree_digest(path) == undisturbed
     assert any(0 < count < 19 for count in done), "no kill came in the middle"
@@ -273,8 +285,53 @@ def test_a_problem_may_be_a_module_and_an_attribute(tmp_path, undisturbed):
     assert tree_digest(tmp_path / "s") == undisturbed
 
 
+def blocks(number, seed=0):
+    parts = [GAUSSIAN.draw(256, seed, f"chunk {index}") for index in range(number)]
+    return (torch.cat([part[place] for part in parts]) for place in (0, 1))
+
+
+@pytest.mark.parametrize("chunk_size", [None, 256, 1024])
+def test_a_problem_and_a_seed_have_one_sequence_of_pairs(tmp_path, chunk_size):
+    theta, x = blocks(4)
+    for number in (100, 700, 1000):
+        options = {"chunk_size": chunk_size, "progress": False}
+        store = simulate("gaussian", number, tmp_path / str(number), **options)
+        found = store.read(0, number)
+        assert torch.equal(found[0], theta[:number])
+        assert torch.equal(found[1], x[:number])
+        drawn = draw_pairs(GAUSSIAN, number, 0)
+        assert torch.equal(drawn.theta, theta[:number])
+        assert torch.equal(drawn.x, x[:number])
+    assert not torch.equal(draw_pairs(GAUSSIAN, 100, 1).x, x[:100])
+
+
+def test_a_store_can_be_filled_as_far_as_it_is_needed(tmp_path):
+    store = simulate("gaussian", 1000, tmp_path / "s", stop=300, progress=False)
+    assert store.missing() == [2, 3]
+    assert torch.equal(store.pairs(300).x, draw_pairs(GAUSSIAN, 300, 0).x)
+    with pytest.raises(StoreError, match="chunk 2 is missing"):
+        store.pairs(600)
+    simulate("gaussian", 1000, tmp_path / "s", stop=600, progress=False)
+    assert store.missing() == [3]
+    simulate("gaussian", 1000, tmp_path / "s", progress=False)
+    simulate("gaussian", 1000, tmp_path / "whole", progress=False)
+    assert tree_digest(tmp_path / "s") == tree_digest(tmp_path / "whole")
+
+
+def test_failed_simulations_of_a_draw_are_left_out_but_not_forgotten():
+    pairs = draw_pairs(problem_of(raises_above), 400, 0)
+    assert bool((pairs.theta <= 0.75).all())
+    assert len(pairs.pool) == 400
+    assert pairs.num_invalid == int((pairs.pool > 0.75).sum()) > 0
+    with pytest.raises(DataError, match=r"all 8 .*8 raised.*ZeroDivisionError") as error:
+        draw_pairs(problem_of(lambda theta, generator: 1 / 0), 8, 0)
+    assert "mistake of prudent" not in str(error.value)
+
+
 def test_default_chunks_are_neither_many_nor_large():
-    assert default_chunk_size(GAUSSIAN, 100) == 64
+    assert default_chunk_size(GAUSSIAN, 100) == 256
+    assert default_chunk_size(GAUSSIAN, 10_000) == 256
+    assert default_chunk_size(GAUSSIAN, 20_000) == 512
     assert default_chunk_size(GAUSSIAN, 2**20) == 2**15
     large = problem_of(good, (3, 1000, 1000))
     assert default_chunk_size(large, 10_000) == 1
@@ -396,7 +453,7 @@ def test_bad_rows_are_counted_exactly_and_cost_no_others(tmp_path, caplog):
     assert store.num_invalid() == dict(zip(REASONS[1:], counts[1:], strict=True))
     assert rows[-1]["invalid"] == sum(counts[1:])
     assert len(store.pairs()) == counts[0]
-    assert len(store.pairs().theta_all) == 400
+    assert len(store.pairs().pool) == 400
     assert "the first: ValueError: too large" in caplog.text
     assert "% of simulations are invalid" in caplog.text
 

@@ -4,6 +4,7 @@ import errno
 import json
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +12,13 @@ import torch
 
 from faults import fault_points, mutations, tree_digest
 from prudent import problems
-from prudent.datasets.layout import REASONS, documents
+from prudent.datasets._layout import REASONS
 from prudent.datasets.simulate import simulate
-from prudent.datasets.splits import subset
-from prudent.datasets.store import Store
+from prudent.datasets.store import Store, subset
 from prudent.errors import DataError, InputError, PrudentError, StoreError
 
 GAUSSIAN = problems.get("gaussian")
+WRITTEN = Path(__file__).parents[1] / "experiments/written_by_0.1.0/simulations.zarr"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,35 @@ def test_rows_come_back_and_any_zarr_reader_sees_the_same(store):
     assert group.attrs["problem"] == "gaussian"
     assert group["x"].chunks == (8, 2)
     assert repr(store).endswith("20 of `gaussian`, seed 0, 3 of 3 chunks done>")
+
+
+def test_plain_zarr_and_xarray_open_it_without_us(tmp_path):
+    zarr, xarray = pytest.importorskip("zarr"), pytest.importorskip("xarray")
+    problem = problems.get("spatial_sir")
+    store = simulate(problem, 4, tmp_path / "s", chunk_size=2, progress=False)
+    theta, x, _ = store.read(0, 4)
+    group = zarr.open_group(store.path, mode="r")
+    assert np.array_equal(group["x"][...], x.numpy())
+    assert sorted(dict(group.members())) == ["reason", "theta", "x"]
+    with xarray.open_zarr(store.path) as data:
+        assert np.array_equal(data["theta"], theta.numpy())
+        assert np.array_equal(data["x"].isel(simulation=slice(1, 3)), x[1:3].numpy())
+        assert data["theta"].dims == ("simulation", "parameter")
+        assert data.sizes["simulation"] == 4
+        assert data["x"].dims == ("simulation", *(f"x_{i}" for i in range(x.ndim - 1)))
+        assert data.attrs["problem"] == "spatial_sir"
+
+
+def test_a_store_of_the_first_version_opens_and_is_finished(tmp_path):
+    shutil.copytree(WRITTEN, tmp_path / "s")
+    before = tree_digest(tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    assert (store.attributes["format"], store.attributes["prudent"]) == (1, "0.1.0")
+    store.verify()
+    last = store.num_chunks - 1
+    (tmp_path / "s" / "done" / f"{last}.json").unlink()
+    simulate(store.problem, len(store), store.path, seed=store.seed, progress=False)
+    assert before.items() <= tree_digest(tmp_path / "s").items()
 
 
 def test_an_unwritten_chunk_is_refused_not_filled(tmp_path):
@@ -191,8 +221,8 @@ def forge(document, **values):
     [
         (
             "zarr.json",
-            lambda d: forge(d, format=2, prudent="2.3"),
-            "format 2, written by prudent 2.3",
+            lambda d: forge(d, format=3, prudent="2.3"),
+            "format 3, written by prudent 2.3",
         ),
         ("zarr.json", lambda d: d["attributes"].update(kind="other"), "not one of simulations"),
         ("zarr.json", lambda d: d["attributes"].update(seed=5), "zarr.json was edited"),
@@ -234,8 +264,14 @@ def test_a_group_that_is_not_json_is_refused(store, text):
 def test_a_forged_store_with_absurd_numbers_is_refused(store, values):
     group = json.loads((store.path / "zarr.json").read_text())
     forge(group, **values)
-    for name, document in documents(group["attributes"]).items():
-        (store.path / name).write_text(json.dumps(document))
+    (store.path / "zarr.json").write_text(json.dumps(group))
+    numbers = group["attributes"]
+    for name in ("theta", "x", "reason"):  # as consistent as a forger can make them
+        document = json.loads((store.path / name / "zarr.json").read_text())
+        inner = {"x": numbers["x_shape"], "theta": [2], "reason": []}[name]
+        document["shape"] = [numbers["num_simulations"], *inner]
+        document["chunk_grid"]["configuration"]["chunk_shape"] = [numbers["chunk_size"], *inner]
+        (store.path / name / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StoreError, match="zarr.json was edited"):
         Store.open(store.path)
 
@@ -326,12 +362,12 @@ def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
     everything = store.read(0, 16)
     pairs = store.pairs()
     assert len(pairs) == 14
-    assert torch.equal(pairs.theta_all, everything[0])
+    assert torch.equal(pairs.pool, everything[0])
     assert torch.equal(pairs.x, everything[1][everything[2] == 0])
     few = store.pairs(11)
-    assert (len(few), len(few.theta_all)) == (9, 11)
+    assert (len(few), len(few.pool)) == (9, 11)
     rows = subset(16, 11, seed=3)
-    assert torch.equal(store.pairs(11, seed=3).theta_all, everything[0][rows])
+    assert torch.equal(store.pairs(11, seed=3).pool, everything[0][rows])
     with pytest.raises(InputError, match="cannot take 17 of 16"):
         store.pairs(17)
 

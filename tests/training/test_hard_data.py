@@ -177,7 +177,7 @@ def test_the_rows_named_are_those_of_the_users_data():
     broken = X.clone()
     broken[::3] = torch.nan
     with pytest.warns(UserWarning, match="excluded"):
-        left, _ = prudent.datasets.pairs.exclude_invalid(THETA, broken)
+        left = Pairs.of(THETA, broken, invalid="exclude")
     assert torch.equal(X[left.split(0.5, 1)[0].row_numbers], left.split(0.5, 1)[0].x)
 
 

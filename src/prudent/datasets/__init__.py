@@ -10,10 +10,18 @@ if TYPE_CHECKING:
     from prudent.datasets.pairs import Pairs as Pairs
     from prudent.datasets.readers import read as read
     from prudent.datasets.store import Store as Store
+    from prudent.datasets.streaming import Data as Data
     from prudent.datasets.streaming import Stream as Stream
 
-__all__ = ["Pairs", "Store", "Stream", "read"]
+__all__ = ["Data", "Pairs", "Store", "Stream", "read"]
 
 __getattr__, __dir__ = attach(
-    __name__, {"Pairs": "pairs", "Store": "store", "Stream": "streaming", "read": "readers"}
+    __name__,
+    {
+        "Data": "streaming",
+        "Pairs": "pairs",
+        "Store": "store",
+        "Stream": "streaming",
+        "read": "readers",
+    },
 )

@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._arrays import float32
+from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
-from prudent.errors import DataError, InputError
+from prudent.errors import DataError, InputError, unknown_name
 
-__all__ = ["Pairs", "exclude_invalid"]
+__all__ = ["Digest", "Pairs", "check_shapes", "finite"]
 
 
 @dataclass(frozen=True)
@@ -23,51 +24,86 @@ class Pairs:
     """N pairs in memory: ``theta`` (N, D) and ``x`` ``(N, *x_shape)``, float32 and finite.
 
     Args:
-        theta: Parameters.
-        x: Observations.
+        theta: The parameters.
+        x: The observations.
         index: The row of each pair in the user's data, (N,), for messages; None for 0 to N - 1.
+        pool: The theta of all simulations, (M, D), where some failed and were left out. Leaving
+            them out changes the distribution of theta; a classifier needs its marginal from here.
     """
 
     theta: Tensor
     x: Tensor
     index: Tensor | None = None
+    pool: Tensor | None = None
 
     @classmethod
-    def of(cls, theta: Any, x: Any) -> Pairs:
-        """Check arrays, tensors or lists and convert them; the inputs are left alone.
+    def of(cls, theta: Any, x: Any, invalid: str = "refuse") -> Pairs:
+        """Check arrays, tensors, data frames or lists and convert them; the inputs are left alone.
+
+        Args:
+            theta: The parameters, (N, D).
+            x: The observations, (N, ...).
+            invalid: ``refuse`` rows of x with NaN or infinity, or ``exclude`` them with a warning.
 
         >>> Pairs.of([[0.0], [1.0]], [[0.1, 0.2], [1.1, 0.9]])
         <Pairs: 2 of theta (1,), x (2,)>
         """
-        theta, x = _tensor("theta", theta), _tensor("x", x)
-        if theta.ndim != 2 or theta.shape[1] == 0:
-            hint = " One parameter? Use theta[:, None]." if theta.ndim == 1 else ""
-            raise DataError(f"expected `theta` of shape (N, D), got {tuple(theta.shape)}.{hint}")
-        if x.ndim < 2 or 0 in x.shape[1:]:
-            hint = " One number per simulation? Use x[:, None]." if x.ndim == 1 else ""
-            raise DataError(f"expected `x` of shape (N, ...), got {tuple(x.shape)}.{hint}")
-        if len(theta) != len(x):
-            transposed = theta.shape[1] == len(x)
-            hint = " Is theta transposed? Use theta.T." if transposed else ""
-            raise DataError(
-                f"`theta` has {len(theta):,} rows, `x` has {len(x):,}: they must come in pairs, "
-                f"one row of each per simulation.{hint}"
+        if invalid not in ("refuse", "exclude"):
+            raise unknown_name("value of `invalid`", invalid, ("refuse", "exclude"))
+        theta, x = float32("theta", theta), float32("x", x)
+        check_shapes(tuple(theta.shape), tuple(x.shape))
+        _refuse_non_finite("theta", theta)
+        if invalid == "refuse":
+            _refuse_non_finite("x", x)
+            return cls(theta, x)
+        pairs = cls.among(theta, x, _finite_rows(x))
+        if (number := pairs.num_invalid) > 0:
+            num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
+            warnings.warn(
+                f"excluded {number:,} of {len(x):,} simulations ({num_nan:,} NaN, "
+                f"{number - num_nan:,} infinite); they count in the budget.",
+                stacklevel=3,
             )
-        if len(theta) == 0:
-            raise DataError("`theta` and `x` are empty; expected at least one simulation.")
-        for name, value in (("theta", theta), ("x", x)):
-            _refuse_non_finite(name, value)
-        return cls(theta, x)
+        return pairs
+
+    @classmethod
+    def among(cls, theta: Tensor, x: Tensor, valid: Tensor) -> Pairs:
+        """The pairs of valid rows, (N,) of bool; the theta of all rows is their pool.
+
+        >>> pairs = Pairs.among(torch.zeros(3, 1), torch.ones(3, 1), torch.tensor([1, 0, 1]) > 0)
+        >>> len(pairs), pairs.num_invalid
+        (2, 1)
+        """
+        if bool(valid.all()):
+            return cls(theta, x)
+        if not bool(valid.any()):
+            raise DataError(f"all {len(x):,} simulations hold NaN or infinity; nothing is left.")
+        return cls(theta[valid], x[valid], valid.nonzero()[:, 0], theta)
 
     def __len__(self) -> int:
         return len(self.theta)
 
     def __repr__(self) -> str:
-        shapes = f"theta {tuple(self.theta.shape[1:])}, x {tuple(self.x.shape[1:])}"
+        shapes = f"theta {tuple(self.theta.shape[1:])}, x {self.x_shape}"
         return f"<Pairs: {len(self):,} of {shapes}>"
 
     def __getitem__(self, index: Tensor | slice) -> Pairs:
         return Pairs(self.theta[index], self.x[index], self.row_numbers[index])
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters."""
+        return self.theta.shape[1]
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of one observation."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def num_invalid(self) -> int:
+        """The number of simulations that failed and were left out."""
+        return 0 if self.pool is None else len(self.pool) - len(self)
 
     @property
     def row_numbers(self) -> Tensor:
@@ -78,12 +114,18 @@ class Pairs:
         """The same pairs on a device."""
         return Pairs(self.theta.to(device), self.x.to(device), self.index)
 
+    def parts(self) -> Iterator[Pairs]:
+        """All pairs, in pieces that fit into memory; here in one."""
+        yield self
+
+    def sample(self) -> Pairs:
+        """The pairs to take statistics from; here all of them."""
+        return self
+
     def digest(self) -> str:
-        """A SHA-256 of all numbers."""
-        digest = hashlib.sha256()
-        for values in (self.theta, self.x):
-            digest.update(f"{tuple(values.shape)}".encode())
-            digest.update(values.contiguous().numpy().data)
+        """A SHA-256 of all numbers, theta of failed simulations included."""
+        digest = Digest()
+        digest.update(self.theta if self.pool is None else self.pool, self.x)
         return digest.hexdigest()
 
     def split(self, fraction: float, seed: int) -> tuple[Pairs, Pairs]:
@@ -107,6 +149,14 @@ class Pairs:
         order = torch.randperm(len(self), generator=generator(seed, "folds", len(self)))
         return order.argsort() % number
 
+    def held_out(self, fold: Tensor, index: int) -> tuple[Pairs, Pairs]:
+        """The pairs outside and inside one of the :meth:`folds`."""
+        return self[fold != index], self[fold == index]
+
+    def fold_of_pairs(self, fold: Tensor) -> Tensor | None:
+        """The fold of each pair, (N,), from what :meth:`folds` returned."""
+        return fold
+
     def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
         """All pairs in batches; shuffled and without the last partial batch if given an order."""
         if order is None:
@@ -118,57 +168,68 @@ class Pairs:
             yield self[index[start : start + batch_size]]
 
 
-def exclude_invalid(theta: Any, x: Any) -> tuple[Pairs, Tensor | None]:
-    """The pairs whose ``x`` is finite, and the theta of all if some were left out.
+class Digest:
+    """A SHA-256 of theta and x that come in pieces, whatever the pieces are."""
 
-    >>> with warnings.catch_warnings(action="ignore"):
-    ...     pairs, everything = exclude_invalid([[0.0], [1.0], [2.0]], [[0.5], [1.5], [np.nan]])
-    >>> len(pairs), len(everything)
-    (2, 3)
+    def __init__(self) -> None:
+        self.hashes = hashlib.sha256(), hashlib.sha256()
+        self.lengths = [0, 0]
+        self.shapes: list[tuple[int, ...]] = [(), ()]
+
+    def update(self, theta: Tensor, x: Tensor) -> None:
+        """Count the next rows of both in."""
+        for place, values in enumerate((theta, x)):
+            self.hashes[place].update(values.contiguous().numpy().data)
+            self.lengths[place] += len(values)
+            self.shapes[place] = tuple(values.shape[1:])
+
+    def hexdigest(self) -> str:
+        """The hexadecimal digest of everything so far."""
+        whole = [self.lengths, self.shapes, [found.hexdigest() for found in self.hashes]]
+        return sha256(canonical_json(whole))
+
+
+def finite(theta: Any, x: Any) -> tuple[Pairs, int]:
+    """The pairs whose x is finite, and the number of the others.
+
+    >>> finite([[0.0], [1.0]], [[0.5], [float("nan")]])
+    (<Pairs: 1 of theta (1,), x (1,)>, 1)
     """
-    theta, x = _tensor("theta", theta), _tensor("x", x)
-    if theta.ndim != 2 or x.ndim < 2 or len(theta) != len(x):
-        return Pairs.of(theta, x), None  # which says what is wrong
-    valid = x.isfinite().flatten(1).all(dim=1)
-    number = int((~valid).sum())
-    if number == 0:
-        return Pairs.of(theta, x), None
-    if number == len(x):
-        raise DataError(f"all {number:,} simulations hold NaN or infinity; nothing is left.")
-    _refuse_non_finite("theta", theta)
-    num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
-    warnings.warn(
-        f"excluded {number:,} of {len(x):,} simulations ({num_nan:,} NaN, "
-        f"{number - num_nan:,} infinite); they count in the budget.",
-        stacklevel=3,
-    )
-    pairs = Pairs.of(theta[valid], x[valid])
-    return Pairs(pairs.theta, pairs.x, valid.nonzero()[:, 0]), theta
+    with warnings.catch_warnings(action="ignore"):
+        pairs = Pairs.of(theta, x, invalid="exclude")
+    return Pairs(pairs.theta, pairs.x), pairs.num_invalid
 
 
-def _tensor(name: str, value: Any) -> Tensor:
-    try:
-        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-    except (TypeError, ValueError) as error:
+def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
+    """Refuse the shapes of arrays that are not pairs."""
+    if len(theta) != 2 or theta[1] == 0:
+        hint = " One parameter? Use theta[:, None]." if len(theta) == 1 else ""
+        raise DataError(f"expected `theta` of shape (N, D), got {theta}.{hint}")
+    if len(x) < 2 or 0 in x[1:]:
+        hint = " One number per simulation? Use x[:, None]." if len(x) == 1 else ""
+        raise DataError(f"expected `x` of shape (N, ...), got {x}.{hint}")
+    if theta[0] != x[0]:
+        hint = " Is theta transposed? Use theta.T." if theta[1] == x[0] else ""
         raise DataError(
-            f"expected `{name}` as an array of numbers, got {type(value).__name__} that is none: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    if tensor.is_complex():
-        raise DataError(f"`{name}` is complex; pass real numbers, such as parts or moduli.")
-    return tensor.detach().to(torch.float32)
+            f"`theta` has {theta[0]:,} rows, `x` has {x[0]:,}: they must come in pairs, one row "
+            f"of each per simulation.{hint}"
+        )
+    if theta[0] == 0:
+        raise DataError("`theta` and `x` are empty; expected at least one simulation.")
+
+
+def _finite_rows(values: Tensor) -> Tensor:
+    return values.isfinite().flatten(1).all(dim=1)
 
 
 def _refuse_non_finite(name: str, value: Tensor) -> None:
-    finite = value.isfinite().flatten(1).all(dim=1)
-    if bool(finite.all()):
+    bad = ~_finite_rows(value)
+    if not bool(bad.any()):
         return
-    bad = ~finite
-    row = int(bad.nonzero()[0])
     # Left out beforehand they would bias a ratio, whose marginal is over all theta.
     hint = 'Pass invalid="exclude" to prudent.fit.' if name == "x" else "Draw them anew."
     num_nan = int(value.isnan().flatten(1).any(dim=1).sum())
     raise DataError(
         f"{int(bad.sum()):,} of {len(value):,} rows of `{name}` are not finite in float32 "
-        f"({num_nan:,} hold NaN); the first is row {row}. {hint}"
+        f"({num_nan:,} hold NaN); the first is row {int(bad.nonzero()[0])}. {hint}"
     )

@@ -6,40 +6,97 @@ reserves memory that the file's own size does not justify.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Union
 
 import numpy as np
+from torch import Tensor
 
+from prudent._arrays import float32
 from prudent._extras import require
-from prudent.datasets.pairs import Pairs
+from prudent.datasets.pairs import Pairs, check_shapes
 from prudent.datasets.store import Store
+from prudent.datasets.streaming import CHUNK_BYTES, NUM_CHUNKS, Data, Stream, row_bytes
 from prudent.errors import DataError, InputError, StoreError, one_line
 
-__all__ = ["SUFFIXES", "read"]
+__all__ = ["NAMES", "FileRows", "open_rows", "read"]
 
 MAX_BYTES = 4 * 2**30
 MAX_RATIO = 1000
-NUMBERS = "fiub"
+#: Data of more bytes than this, as float32, are streamed.
+STREAM_BYTES = 2 * 2**30
 PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt", ".npy"}
+#: The names under which other programs keep parameters and observations.
+NAMES = {
+    "theta": ("theta", "thetas", "parameters", "params"),
+    "x": ("x", "xs", "data", "observations", "simulations"),
+}
 #: Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, nbit, scaleoffset,
 #: lzf. Any other would load a plugin, which is code.
 HDF5_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 
+Source = Union[str, os.PathLike[str], Store, "FileRows"]
+# The arrays of a file by name, each opened when it is called.
+Arrays = dict[str, Callable[[], Any]]
 
-def read(path: str | os.PathLike[str]) -> Pairs:
-    """Pairs from a file with ``theta`` and ``x``, or the valid pairs of a store of simulations.
+
+def read(
+    source: Source,
+    *,
+    theta: str | None = None,
+    x: str | None = None,
+    budget: int | None = None,
+    invalid: str | None = None,
+    stream: bool | None = None,
+) -> Data:
+    """Pairs from a file or from a store of simulations.
 
     Args:
-        path: ``.npz``, ``.safetensors``, ``.h5`` or ``.hdf5``, or the directory of a store.
+        source: A ``.npz``, ``.safetensors``, ``.h5`` or ``.hdf5`` file, or a store or its
+            directory.
+        theta: The name of the parameters in a file; guessed if it is plain.
+        x: The name of the observations in a file; guessed if it is plain.
+        budget: The number of rows to use, from the first on; all by default.
+        invalid: ``exclude`` failed simulations, of which the pairs keep the theta in their pool,
+            or ``refuse`` them; by default those of a store are excluded, those of files refused.
+        stream: Whether to leave the data on disk; by default if they exceed 2 GiB.
+
+    Returns:
+        :class:`Pairs` in memory, or a :class:`Stream`.
     """
-    path = Path(path)
+    rows = open_rows(source, theta, x)
+    number = len(rows) if budget is None else budget
+    if not 0 < number <= len(rows):
+        raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
+    large = number * row_bytes(rows) > STREAM_BYTES
+    if (large if stream is None else stream) and not isinstance(rows, _Whole):
+        data: Data = Stream(rows, stop=number)
+    elif isinstance(rows, Store):
+        data = rows.pairs(number)
+    else:
+        return Pairs.of(*rows.read(0, number)[:2], invalid=invalid or "refuse")
+    if data.num_invalid and invalid == "refuse":
+        raise DataError(
+            f"{data.num_invalid:,} of {number:,} simulations in {rows.path} failed. Pass "
+            'invalid="exclude" to train on the others.'
+        )
+    return data
+
+
+def open_rows(source: Source, theta: str | None = None, x: str | None = None) -> Store | FileRows:
+    """A store, or the rows of a file, from which nothing is read yet."""
+    if isinstance(source, Store | FileRows):
+        return source
+    path = Path(source)
     if path.is_dir():
-        return Store.open(path).pairs()
+        return Store.open(path)
     suffix = path.suffix.lower()
     if suffix in PICKLES:
         what = "may be a pickle" if suffix == ".npy" else "is a pickle"
@@ -48,76 +105,125 @@ def read(path: str | os.PathLike[str]) -> Pairs:
             'safetensors.torch.save_file({"theta": t, "x": x}, '
             f'"{path.stem}.safetensors")'
         )
-    if suffix not in SUFFIXES:
+    if suffix not in FORMATS:
         raise InputError(
-            f"cannot read `{path.name}`; known are {' '.join(sorted(SUFFIXES))} with `theta` and "
+            f"cannot read `{path.name}`; known are {' '.join(sorted(FORMATS))} with `theta` and "
             "`x`, and directories that `prudent simulate` made."
         )
     if not path.is_file():
         raise InputError(f"no file {path}.")
-    try:
-        theta, x = SUFFIXES[suffix](path)
-    except (InputError, StoreError):
-        raise
-    except OSError as error:
-        reason = error.strerror or one_line(error)
-        raise StoreError(f"{path} cannot be read: {reason}.") from error
-    except Exception as error:  # the libraries raise many kinds for a damaged file
-        reason = one_line(error).rstrip(".")
-        raise StoreError(f"{path} is damaged or not {suffix}: {reason}.") from error
-    return Pairs.of(theta, x)
+    return (_Whole if suffix == ".npz" else FileRows)(path, theta, x)
+
+
+class FileRows:
+    """The pairs in a file, read by rows.
+
+    Args:
+        path: The file.
+        theta: The name of the parameters; guessed by default.
+        x: The name of the observations; guessed by default.
+    """
+
+    def __init__(self, path: Path, theta: str | None = None, x: str | None = None) -> None:
+        self.path, self.names = path, (theta, x)
+        with self._open() as arrays:
+            shapes: list[tuple[int, ...]] = [tuple(array.shape) for array in arrays]
+        check_shapes(*shapes)
+        self.num_rows, self.dim = shapes[0]
+        self.x_shape: tuple[int, ...] = shapes[1][1:]
+        rows = min(CHUNK_BYTES // row_bytes(self), -(-self.num_rows // NUM_CHUNKS))
+        self.chunk_size = max(1, rows)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of ``theta`` and ``x``, and 1 where x is not finite."""
+        with self._open() as arrays, np.errstate(over="ignore"):
+            theta, x = (
+                float32(name, array[start:stop])
+                for name, array in zip(("theta", "x"), arrays, strict=True)
+            )
+        return theta, x, ~x.isfinite().flatten(1).all(dim=1)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[list[Any]]:
+        """The two arrays, checked; whatever the libraries raise becomes one line."""
+        suffix = self.path.suffix.lower()
+        try:
+            with FORMATS[suffix](self.path) as arrays:
+                found: list[Any] = []
+                for role, name in zip(("theta", "x"), self.names, strict=True):
+                    found.append(arrays[_name(self.path, role, name, arrays)]())
+                yield found
+        except (InputError, StoreError):
+            raise
+        except OSError as error:
+            reason = error.strerror or one_line(error)
+            raise StoreError(f"{self.path} cannot be read: {reason}.") from error
+        except Exception as error:  # the libraries raise many kinds for a damaged file
+            reason = one_line(error).rstrip(".")
+            raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
+
+
+class _Whole(FileRows):
+    """A file whose arrays can only be read as a whole."""
+
+
+def _name(path: Path, role: str, name: str | None, names: Iterable[str]) -> str:
+    """The array that plays a role, by the name that was given or by the usual ones."""
+    names = sorted(names)
+    usual = [name] if name is not None else [known for known in NAMES[role] if known in names]
+    if name is None and role in usual:
+        return role
+    if len(usual) == 1 and usual[0] in names:
+        return usual[0]
+    listed = " ".join(names[:10]) or "nothing"
+    raise DataError(
+        f"no `{name or role}` in {path}; expected `theta` and `x`, found: {listed}. Say which is "
+        f"which with {role}=NAME (--{role} NAME)."
+    )
 
 
 def _check_size(path: Path, name: str, declared: int, stored: int) -> None:
     stored = min(stored, path.stat().st_size)
-    if declared > MAX_BYTES or declared > MAX_RATIO * max(stored, 1):
+    if declared > MAX_RATIO * max(stored, 1) or (path.suffix == ".npz" and declared > MAX_BYTES):
         raise DataError(
             f"`{name}` in {path} declares {declared:,} bytes in {stored:,} stored ones; at most "
-            f"4 GiB and {MAX_RATIO:,} times are read. Use `prudent simulate` for large data."
+            f"{MAX_RATIO:,} times as many are read, and 4 GiB from .npz. Use `prudent simulate` "
+            "for large data."
         )
 
 
 def _check_dtype(path: Path, name: str, dtype: Any) -> None:
-    if dtype.hasobject or dtype.kind not in NUMBERS:
+    if dtype.hasobject or dtype.kind not in "fiub":
         raise DataError(f"`{name}` in {path} holds {dtype}; expected real numbers.")
 
 
-def _float32(value: Any) -> Any:
-    with np.errstate(over="ignore"):  # infinities are refused, with their count, by Pairs.of
-        return np.ascontiguousarray(value, dtype=np.float32)
-
-
-def _no_array(path: Path, name: str, names: Any) -> DataError:
-    listed = " ".join(sorted(map(str, names))[:10]) or "nothing"
-    return DataError(f"no `{name}` in {path}; expected `theta` and `x`, found: {listed}.")
-
-
-def _read_npz(path: Path) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _npz(path: Path) -> Iterator[Arrays]:
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
-        members = {info.filename: info for info in infos}
-        if len(members) != len(infos):
+        if len({info.filename for info in infos}) != len(infos):
             raise DataError(f"{path} holds two members of one name; save it again.")
-        found = []
-        for name in ("theta", "x"):
-            info = members.get(f"{name}.npy")
-            if info is None:
-                raise _no_array(path, name, members)
-            _check_size(path, name, info.file_size, info.compress_size)
-            with archive.open(info) as file:
-                found.append(_read_npy(path, name, file, info.file_size))
-    return found[0], found[1]
+        yield {
+            info.filename.removesuffix(".npy"): partial(_member, path, archive, info)
+            for info in infos
+        }
 
 
-def _read_npy(path: Path, name: str, file: IO[bytes], size: int) -> Any:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
+    name = info.filename.removesuffix(".npy")
+    _check_size(path, name, info.file_size, info.compress_size)
+    with archive.open(info) as file:
+        return _npy(path, name, file, info.file_size)
+
+
+def _npy(path: Path, name: str, file: IO[bytes], size: int) -> Any:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise DataError(f"`{name}` in {path} has npy version {version}; expected 1.0 or 2.0.")
-    header = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
     shape, fortran, dtype = header(file)
     _check_dtype(path, name, dtype)
     length = math.prod(shape) * dtype.itemsize
@@ -126,33 +232,38 @@ def _read_npy(path: Path, name: str, file: IO[bytes], size: int) -> Any:
     data = file.read(length)
     if len(data) != length or file.read(1):  # reading to the end checks the archive's CRC
         raise DataError(f"`{name}` in {path} does not hold what its shape {shape} asks for.")
-    return _float32(np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C"))
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def _read_safetensors(path: Path) -> tuple[Any, Any]:
+@contextlib.contextmanager
+def _safetensors(path: Path) -> Iterator[Arrays]:
     import safetensors
 
     with safetensors.safe_open(path, framework="pt") as file:
-        names = list(file.keys())
-        for name in ("theta", "x"):
-            if name not in names:
-                raise _no_array(path, name, names)
-        return file.get_tensor("theta"), file.get_tensor("x")
+        yield {name: partial(_Slice, file, name) for name in file.keys()}
 
 
-def _read_hdf5(path: Path) -> tuple[Any, Any]:
+class _Slice:
+    """A tensor in a safetensors file, of which only the rows that are asked for are read."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self.rows = file.get_slice(name)
+        self.shape = tuple(self.rows.get_shape())
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self.rows[rows]
+
+
+@contextlib.contextmanager
+def _hdf5(path: Path) -> Iterator[Arrays]:
     h5py = require("h5py", "hdf5", "HDF5 files")
     with h5py.File(path, "r") as file:
-        found = [_read_dataset(path, file, name, h5py) for name in ("theta", "x")]
-    return found[0], found[1]
+        yield {name: partial(_dataset, path, file, name, h5py) for name in file.keys()}
 
 
-def _read_dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
+def _dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
     # `name in file` would follow a link to another file; this does not.
-    links, key = file.id.links, name.encode()
-    if not links.exists(key):
-        raise _no_array(path, name, file.keys())
-    if links.get_info(key).type != h5py.h5l.TYPE_HARD:
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise DataError(f"`{name}` in {path} is a link to another place; copy the data instead.")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
@@ -171,12 +282,12 @@ def _read_dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
     _check_dtype(path, name, dataset.dtype)
     declared = math.prod(dataset.shape) * dataset.dtype.itemsize
     _check_size(path, name, declared, dataset.id.get_storage_size())
-    return _float32(dataset[...])
+    return dataset
 
 
-SUFFIXES: dict[str, Callable[[Path], tuple[Any, Any]]] = {
-    ".npz": _read_npz,
-    ".safetensors": _read_safetensors,
-    ".h5": _read_hdf5,
-    ".hdf5": _read_hdf5,
+FORMATS: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {
+    ".npz": _npz,
+    ".safetensors": _safetensors,
+    ".h5": _hdf5,
+    ".hdf5": _hdf5,
 }

@@ -1,8 +1,9 @@
 """Fill a store with simulations: in chunks, in any process, in any order, with the same bytes.
 
-The random numbers of a chunk depend on the seed, the problem's name and the chunk's index alone;
-chunk ``i`` holds what ``problem.draw(rows, seed, f"chunk {i}")`` returns. A killed run goes on
-where it stopped.
+The pairs of a problem and a seed are one sequence of blocks: rows ``256 j`` to ``256 (j + 1)`` are
+what ``problem.draw(256, seed, f"chunk {j}")`` returns. A chunk of a store holds some blocks; a run
+with a budget trains on the beginning of the same sequence. Chunks of another size than a multiple
+of 256 are one block each. A killed run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -12,26 +13,29 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from prudent import problems
 from prudent._locks import hold
 from prudent._progress import Progress, Reporter
-from prudent.datasets import layout
-from prudent.datasets.chunk import Outcome, simulate_chunk
-from prudent.datasets.encoding import import_zarr
+from prudent.datasets import _layout as layout
+from prudent.datasets._layout import BLOCK, import_zarr
+from prudent.datasets._simulated import draw_sequence
+from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
-__all__ = ["default_chunk_size", "simulate"]
+__all__ = ["default_chunk_size", "draw_pairs", "judge", "simulate"]
 
 CHUNK_BYTES = 4 * 2**20
-MIN_ROWS = 64
 NUM_CHUNKS = 32
+# Blocks of larger observations would not fit into memory.
+LARGEST_ROW = 2**20
 WARN_INVALID = 0.5
 logger = logging.getLogger("prudent")
 
@@ -43,6 +47,16 @@ class Submits(Protocol):
         """Begin a call."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a chunk; small, because it travels between processes."""
+
+    num_rows: int
+    num_invalid: int
+    error: str | None
+    dtype: str
+
+
 def simulate(
     problem: str | Problem,
     num_simulations: int,
@@ -50,22 +64,27 @@ def simulate(
     *,
     seed: int = 0,
     chunk_size: int | None = None,
+    stop: int | None = None,
     executor: Submits | None = None,
     progress: Reporter = None,
 ) -> Store:
     """Simulate pairs into a store, or finish one that was begun with the same arguments.
 
+    The first pairs are those of every run of the problem with the same seed.
+
     Args:
         problem: A registered name or ``module:attribute``; without an executor also a problem.
-        num_simulations: How many pairs.
+        num_simulations: The number of pairs.
         path: The directory of the store.
         seed: The same seed gives the same bytes, whatever the executor.
-        chunk_size: Simulations per task, which is what a killed worker loses.
+        chunk_size: Simulations per task, which is what a killed worker loses. A multiple of 256
+            by default; another size gives other pairs.
+        stop: Simulate only the chunks that hold the rows before this one; all by default.
         executor: Where to run the tasks; in this process by default.
         progress: See :class:`prudent._progress.Progress`.
 
     Returns:
-        The store, complete. Simulations that failed are marked and counted, not left out.
+        The store, complete up to ``stop``. Failed simulations are marked and counted.
     """
     if executor is not None and isinstance(problem, Problem):
         raise InputError(
@@ -86,9 +105,10 @@ def simulate(
             Store.create(path, known, num_simulations, seed, rows)
         store = Store.open(path)
         _refuse_other(store, wanted)
-        left = store.missing()
+        left = store.missing(stop)
         error = _fill(store, problem, left, executor, progress) if left else None
-    _judge(store, error)
+    if stop is None:
+        judge(store.problem, store.num_invalid(), len(store), error, f"delete {store.path}, ")
     return store
 
 
@@ -102,9 +122,19 @@ _imported = functools.lru_cache(maxsize=8)(problems.get)
 
 
 def default_chunk_size(problem: Problem, num_simulations: int) -> int:
-    """About 32 tasks, of at least 64 simulations, of at most 4 MiB."""
+    """Whole blocks: about 32 tasks, of at most 4 MiB where a block is not larger."""
     row = 4 * (problem.dim + math.prod(problem.x_shape))
-    return min(max(1, CHUNK_BYTES // row), max(MIN_ROWS, -(-num_simulations // NUM_CHUNKS)))
+    if row > LARGEST_ROW:
+        return max(1, CHUNK_BYTES // row)
+    rows = min(CHUNK_BYTES // row, -(-num_simulations // NUM_CHUNKS))
+    return BLOCK * max(1, rows // BLOCK)
+
+
+def draw_pairs(problem: Problem, budget: int, seed: int) -> Pairs:
+    """The first pairs of a problem and a seed, in memory; failed ones are left out and counted."""
+    found = draw_sequence(problem, 0, budget, seed)
+    judge(problem.name, found.num_invalid(), budget, found.error)
+    return Pairs.among(found.theta, found.x, found.reason == 0)
 
 
 def _refuse_other(store: Store, wanted: layout.Json) -> None:
@@ -169,21 +199,33 @@ def _outcomes(
 def _work(path: str, problem: str | Problem, index: int) -> Outcome:
     """One task: simulate a chunk and write it, in whichever process this is."""
     store, known = Store.open(path), _resolve(problem)
-    start, stop = store.bounds(index)
-    theta, x, reason, outcome = simulate_chunk(known, stop - start, store.seed, index)
-    store.write(index, theta, x, reason)
-    return outcome
+    # Only blocks of the common sequence are drawn whole, whatever the length of the store.
+    length = 0 if store.attributes.get("block") == BLOCK else len(store)
+    rows = draw_sequence(known, *store.bounds(index), store.seed, block=store.block, length=length)
+    store.write(index, rows.theta, rows.x, rows.reason)
+    return Outcome(len(rows.theta), sum(rows.num_invalid().values()), rows.error, rows.dtype)
 
 
-def _judge(store: Store, error: str | None) -> None:
-    counts = {name: count for name, count in store.num_invalid().items() if count}
+def judge(
+    problem: str, invalid: Mapping[str, int], total: int, error: str | None, remedy: str = ""
+) -> None:
+    """Tell how many simulations failed; raise if none is left.
+
+    Args:
+        problem: The name of the problem.
+        invalid: The number of failed simulations by reason.
+        total: The number of simulations.
+        error: The first error of the simulator.
+        remedy: What to do before simulating again.
+    """
+    counts = {name: count for name, count in invalid.items() if count}
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    fraction = sum(counts.values()) / len(store)
+    fraction = sum(counts.values()) / total
     if fraction == 1.0:
         why = f" The first error: {error}." if error else ""
         raise DataError(
-            f"all {len(store):,} simulations of `{store.problem}` are invalid ({text}).{why} "
-            f"Mend the simulator, delete {store.path} and simulate again."
+            f"all {total:,} simulations of `{problem}` are invalid ({text}).{why} "
+            f"Mend the simulator, {remedy}and simulate again."
         )
     if counts:
         level = logging.WARNING if fraction > WARN_INVALID else logging.INFO

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,30 +19,18 @@ import torch
 from torch import Tensor
 
 from prudent._files import sha256, to_json, write_atomic
-from prudent.datasets import layout
-from prudent.datasets.encoding import encode, import_zarr
-from prudent.datasets.layout import ARRAYS, REASONS
+from prudent._randomness import generator
+from prudent.datasets import _layout as layout
+from prudent.datasets._layout import ARRAYS, REASONS, import_zarr
 from prudent.datasets.pairs import Pairs
-from prudent.datasets.splits import subset
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
-__all__ = ["Selection", "Store"]
+__all__ = ["Store", "subset"]
 
 OURS = {".lock", ".claim", "done", *ARRAYS}
 Chunk = dict[str, np.ndarray[Any, Any]]
 logger = logging.getLogger("prudent")
-
-
-@dataclass(frozen=True, repr=False)
-class Selection(Pairs):
-    """The valid pairs among some simulations, and the parameters of all of those.
-
-    Leaving out failed simulations changes the distribution of theta. A classifier needs its
-    marginal from ``theta_all`` (budget, D), which holds the parameters of invalid rows as well.
-    """
-
-    theta_all: Tensor = field(kw_only=True)
 
 
 class Store:
@@ -52,7 +38,7 @@ class Store:
 
     Args:
         path: The directory.
-        attributes: What :func:`prudent.datasets.layout.load` found there.
+        attributes: The attributes of its Zarr group, checked.
     """
 
     def __init__(self, path: Path, attributes: dict[str, Any]) -> None:
@@ -60,7 +46,10 @@ class Store:
         self.problem: str = attributes["problem"]
         self.seed: int = attributes["seed"]
         self.chunk_size: int = attributes["chunk_size"]
+        self.block: int = attributes.get("block", self.chunk_size)
         self.num_chunks = -(-len(self) // self.chunk_size)
+        self.dim = len(attributes["parameter_names"])
+        self.x_shape: tuple[int, ...] = tuple(attributes["x_shape"])
 
     @classmethod
     def create(
@@ -105,9 +94,11 @@ class Store:
             raise InputError(f"no chunk {index}; {self.path} has {self.num_chunks:,} of them.")
         return index * self.chunk_size, min((index + 1) * self.chunk_size, len(self))
 
-    def missing(self) -> list[int]:
-        """The chunks that are not there, or not as they were written."""
-        return [index for index in range(self.num_chunks) if self._fault(index) is not None]
+    def missing(self, stop: int | None = None) -> list[int]:
+        """The chunks before a row that are not there, or not as they were written."""
+        number = self.num_chunks if stop is None else -(-stop // self.chunk_size)
+        loaded = ((index, self._load(index, tuple(ARRAYS))) for index in range(number))
+        return [index for index, found in loaded if isinstance(found, str)]
 
     def verify(self) -> None:
         """Read everything; raise for the first chunk that is missing or damaged."""
@@ -125,9 +116,11 @@ class Store:
             expected = (stop - start, *layout.row_shape(self.attributes, name))
             if value.shape != expected:
                 raise DataError(f"expected `{name}` of shape {expected}, got {value.shape}.")
+        arrays, files = layout.in_memory(self.attributes)
         for name, value in chunk.items():
+            arrays[name][start:stop] = value
             file = layout.chunk_name(self.attributes, name, index)
-            self._put(file, encode(value, self.chunk_size))
+            self._put(file, files[file].to_bytes())
         self._put(self._record_name(index), to_json(self._record(index, chunk)))
 
     def chunk(self, index: int, *names: str) -> Chunk:
@@ -143,35 +136,19 @@ class Store:
         """Rows from ``start`` to before ``stop``: ``theta``, ``x`` and ``reason``."""
         if not 0 <= start < stop <= len(self):
             raise InputError(f"rows {start} to {stop} do not exist; there are {len(self):,}.")
-        parts = list(self._parts(torch.arange(start, stop)))
-        theta, x, reason = (
-            torch.cat([torch.from_numpy(part[name]) for _, part in parts]) for name in ARRAYS
-        )
-        return theta, x, reason
+        return self._rows(torch.arange(start, stop))
 
-    def pairs(self, budget: int | None = None, seed: int | None = None) -> Selection:
+    def pairs(self, budget: int | None = None, seed: int | None = None) -> Pairs:
         """The valid pairs among ``budget`` simulations, in memory.
 
-        To train a ratio on a store with failed simulations, give ``theta`` and ``x`` of
-        :meth:`read` to ``prudent.fit(..., invalid="exclude")``, which needs the failed theta too.
-
         Args:
-            budget: How many simulations, failed ones included; all by default.
-            seed: A random subset that depends on it; the first ones by default.
+            budget: The number of simulations, failed ones included; all by default.
+            seed: The seed of a random subset; the first simulations by default.
         """
-        budget = len(self) if budget is None else budget
-        rows = subset(len(self), budget, seed)
-        theta = torch.empty(budget, *layout.row_shape(self.attributes, "theta"))
-        x = torch.empty(budget, *layout.row_shape(self.attributes, "x"))
-        valid = torch.empty(budget, dtype=torch.bool)
-        for place, part in self._parts(rows):
-            theta[place] = torch.from_numpy(part["theta"])
-            x[place] = torch.from_numpy(part["x"])
-            valid[place] = torch.from_numpy(part["reason"] == 0)
-        if not bool(valid.any()):
-            raise DataError(f"none of {budget:,} simulations in {self.path} is valid.")
-        checked = Pairs.of(theta, x) if bool(valid.all()) else Pairs.of(theta[valid], x[valid])
-        return Selection(checked.theta, checked.x, theta_all=theta)
+        theta, x, reason = self._rows(subset(len(self), budget or len(self), seed))
+        if not bool((reason == 0).any()):
+            raise DataError(f"none of {len(theta):,} simulations in {self.path} is valid.")
+        return Pairs.among(theta, x, reason == 0)
 
     def num_invalid(self) -> dict[str, int]:
         """How many simulations cannot be used, by reason."""
@@ -180,14 +157,21 @@ class Store:
             counts += np.bincount(self.chunk(index, "reason")["reason"], minlength=len(REASONS))
         return dict(zip(REASONS[1:], counts[1:].tolist(), strict=True))
 
-    def _parts(self, rows: Tensor) -> Iterator[tuple[slice, Chunk]]:
-        """Sorted rows chunk by chunk: their places among all that are asked for, and the rows."""
+    def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The arrays at sorted rows, of which every chunk is read once."""
+        theta, x, reason = (
+            torch.empty(len(rows), *layout.row_shape(self.attributes, name), dtype=kind)
+            for name, kind in (("theta", None), ("x", None), ("reason", torch.uint8))
+        )
         chunks, lengths = torch.unique_consecutive(rows // self.chunk_size, return_counts=True)
         end = 0
         for index, length in zip(chunks.tolist(), lengths.tolist(), strict=True):
             place, end = slice(end, end + length), end + length
             inside = (rows[place] - index * self.chunk_size).numpy()
-            yield place, {name: value[inside] for name, value in self.chunk(index).items()}
+            part = self.chunk(index)
+            for name, values in (("theta", theta), ("x", x), ("reason", reason)):
+                values[place] = torch.from_numpy(part[name][inside])
+        return theta, x, reason
 
     @cached_property
     def _arrays(self) -> dict[str, Any]:
@@ -211,10 +195,6 @@ class Store:
             counts = np.bincount(chunk["reason"], minlength=len(REASONS)).tolist()
             record["counts"] = dict(zip(REASONS, counts, strict=True))
         return record
-
-    def _fault(self, index: int) -> str | None:
-        found = self._load(index, tuple(ARRAYS))
-        return found if isinstance(found, str) else None
 
     def _load(self, index: int, names: tuple[str, ...]) -> Chunk | str:
         """Arrays of a chunk, or what is wrong with it."""
@@ -262,6 +242,27 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"could not make {path}: {error.strerror}.") from error
+
+
+def subset(num_available: int, budget: int, seed: int | None) -> Tensor:
+    """A random subset without replacement: sorted row numbers (budget,).
+
+    It depends on the three numbers alone. Without a seed it is the first rows.
+
+    >>> subset(10, 3, seed=0).tolist() == subset(10, 3, seed=0).tolist()
+    True
+    >>> subset(3, 3, seed=1).tolist()
+    [0, 1, 2]
+    """
+    if not 0 < budget <= num_available:
+        raise InputError(
+            f"cannot take {budget:,} of {num_available:,} simulations; "
+            f"choose a budget from 1 to {num_available:,}."
+        )
+    if seed is None:
+        return torch.arange(budget)
+    order = torch.randperm(num_available, generator=generator(seed, "subset", num_available))
+    return order[:budget].sort().values
 
 
 def remove_partial(path: Path) -> None:

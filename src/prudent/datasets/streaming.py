@@ -1,87 +1,216 @@
-"""Shuffled batches from a store that is larger than memory.
+"""Pairs that stay on disk, for data larger than memory.
 
-The order of the chunks is shuffled, a few of them at a time are read and their rows mixed. The
-chunks of a store are independent draws from the same distribution, so mixing within a few is as
-good as mixing all.
+A stream has what training uses of :class:`~prudent.datasets.Pairs`. Its unit is a chunk of rows:
+chunks are held out for validation, their order is shuffled, a few of them at a time are read and
+their rows mixed. The chunks of a store are independent draws from the same distribution, so mixing
+within a few is as good as mixing all; the rows of a file must be in no particular order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from prudent._randomness import generator
-from prudent.datasets.pairs import Pairs
-from prudent.datasets.store import Store
-from prudent.errors import InputError
+from prudent.datasets.pairs import Digest, Pairs
+from prudent.errors import DataError, InputError
 
-__all__ = ["Stream"]
+__all__ = ["Data", "Rows", "Stream"]
+
+CHUNK_BYTES = 4 * 2**20
+NUM_CHUNKS = 64
+# Statistics of this many bytes of pairs are accurate enough; so are draws from so many theta.
+SAMPLE_BYTES = 32 * 2**20
+MOST_THETA = 2**18
+# Folds are remembered pair by pair up to here.
+MOST_FOLDED = 2**24
+
+
+class Rows(Protocol):
+    """What can be streamed: a store, or the rows of a file."""
+
+    path: Path
+    chunk_size: int
+    dim: int
+    x_shape: tuple[int, ...]
+
+    def __len__(self) -> int: ...
+
+    def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Theta, x, and a number that is 0 for valid rows."""
+        ...
+
+
+def row_bytes(rows: Rows) -> int:
+    """The bytes of one pair."""
+    return 4 * (rows.dim + math.prod(rows.x_shape))
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What one look at all rows tells: the valid ones in each chunk, a digest, some theta."""
+
+    counts: dict[int, int]
+    digest: str
+    theta: Tensor
 
 
 class Stream:
-    """Epochs of batches of the valid pairs in a store.
+    """The valid pairs of a store or file, read when they are needed.
 
     Args:
-        store: The simulations; every chunk is compared with its checksum when it is read.
-        batch_size: Pairs per batch; the last partial batch of an epoch is dropped.
-        seed: The order depends on it and on the number of the epoch alone.
-        chunks: Use these only, to hold out others for validation; all by default.
-        buffer_chunks: How many chunks are in memory and mixed at a time.
+        rows: The simulations; every chunk of a store is compared with its checksum.
+        chunks: The chunks to use; all by default.
+        stop: The number of rows to use, from the first on; all by default.
+        buffer_chunks: The number of chunks that are in memory and mixed at a time.
     """
 
     def __init__(
         self,
-        store: Store,
-        batch_size: int,
-        seed: int = 0,
+        rows: Rows,
         chunks: Sequence[int] | None = None,
+        *,
+        stop: int | None = None,
         buffer_chunks: int = 4,
     ) -> None:
-        if batch_size < 1 or buffer_chunks < 1:
-            raise InputError(
-                f"`batch_size` is {batch_size} and `buffer_chunks` is {buffer_chunks}; "
-                "both must be at least 1."
-            )
-        self.store, self.batch_size, self.seed = store, batch_size, seed
-        self.chunks = list(range(store.num_chunks) if chunks is None else chunks)
-        self.buffer_chunks = buffer_chunks
-        reasons = (store.chunk(index, "reason")["reason"] for index in self.chunks)
-        self.num_pairs = sum(int((reason == 0).sum()) for reason in reasons)
-        if self.num_pairs < batch_size:
-            raise InputError(
-                f"a batch of {batch_size:,} needs more than the {self.num_pairs:,} valid pairs in "
-                f"{store.path}; use a smaller batch."
-            )
+        if buffer_chunks < 1:
+            raise InputError(f"`buffer_chunks` is {buffer_chunks}; it must be at least 1.")
+        self.rows, self.buffer_chunks = rows, buffer_chunks
+        self.stop = len(rows) if stop is None else stop
+        number = -(-self.stop // rows.chunk_size)
+        self.chunks = list(range(number) if chunks is None else chunks)
+        self.dim, self.x_shape = rows.dim, rows.x_shape
 
     def __len__(self) -> int:
-        return self.num_pairs // self.batch_size
+        return sum(self._survey.counts[index] for index in self.chunks)
 
     def __repr__(self) -> str:
-        return f"<Stream: {len(self):,} batches of {self.batch_size:,} from {self.store.path}>"
+        return f"<Stream: {len(self):,} pairs in {self.rows.path}>"
 
-    def epoch(self, number: int) -> Iterator[Pairs]:
-        """The batches of one epoch; every valid pair at most once."""
-        order = generator(self.seed, "stream", number)
-        shuffled = torch.randperm(len(self.chunks), generator=order).tolist()
+    @property
+    def num_rows(self) -> int:
+        """The number of simulations, failed ones included."""
+        return sum(stop - start for start, stop in map(self._bounds, self.chunks))
+
+    @property
+    def num_invalid(self) -> int:
+        """The number of simulations that failed and are left out."""
+        return self.num_rows - len(self)
+
+    @property
+    def pool(self) -> Tensor | None:
+        """Theta of all simulations, (M, D), where some failed; a sample of it if they are many."""
+        return self._survey.theta if self.num_invalid else None
+
+    def parts(self) -> Iterator[Pairs]:
+        """All pairs, chunk by chunk."""
+        return filter(len, map(self._part, self.chunks))
+
+    def sample(self) -> Pairs:
+        """Pairs to take statistics from, of at most 32 MiB, evenly from all chunks."""
+        step = -(-self.stop * row_bytes(self.rows) // SAMPLE_BYTES)
+        return _joined([part[part.row_numbers % step == 0] for part in self.parts()])
+
+    def digest(self) -> str:
+        """A SHA-256 of all numbers, that of the same pairs in memory."""
+        return self._survey.digest
+
+    def split(self, fraction: float, seed: int) -> tuple[Stream, Stream]:
+        """Two disjoint parts, the second with about that fraction of the chunks."""
+        number = len(self.chunks)
+        if number < 2:
+            raise InputError(f"cannot split a stream of {number} chunk; use smaller chunks.")
+        order = torch.randperm(number, generator=generator(seed, "split", number))
+        fold = torch.zeros(number)
+        fold[order[: min(max(1, round(fraction * number)), number - 1)]] = 1
+        return self.held_out(fold, 1)
+
+    def folds(self, number: int, seed: int) -> Tensor:
+        """A fold for each chunk, from 0 to number - 1, of nearly equal sizes."""
+        if number > len(self.chunks):
+            raise InputError(f"cannot cut {len(self.chunks):,} chunks into {number} folds.")
+        order = generator(seed, "folds", len(self.chunks))
+        return torch.randperm(len(self.chunks), generator=order).argsort() % number
+
+    def held_out(self, fold: Tensor, index: int) -> tuple[Stream, Stream]:
+        """The chunks outside and inside one of the :meth:`folds`."""
+        chunks = torch.tensor(self.chunks)
+        parts = [
+            Stream(self.rows, chosen.tolist(), stop=self.stop, buffer_chunks=self.buffer_chunks)
+            for chosen in (chunks[fold != index], chunks[fold == index])
+        ]
+        for part in parts:
+            part._survey = self._survey  # nothing is looked at twice
+        return parts[0], parts[1]
+
+    def fold_of_pairs(self, fold: Tensor) -> Tensor | None:
+        """The fold of each pair, (N,), or None of a stream with too many to remember."""
+        if len(self) > MOST_FOLDED:
+            return None
+        return fold.repeat_interleave(torch.tensor([self._survey.counts[i] for i in self.chunks]))
+
+    def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
+        """All pairs in batches; shuffled and without the last partial batch if given an order."""
+        if batch_size < 1 or (order is not None and batch_size > len(self)):
+            raise InputError(
+                f"a batch of {batch_size:,} needs more than the {len(self):,} valid pairs in "
+                f"{self.rows.path}; use a smaller batch."
+            )
+        chunks = self.chunks
+        if order is not None:
+            shuffled = torch.randperm(len(chunks), generator=order).tolist()
+            chunks = [chunks[place] for place in shuffled]
         rest: list[Pairs] = []
-        for first in range(0, len(shuffled), self.buffer_chunks):
-            group = [self.chunks[place] for place in shuffled[first : first + self.buffer_chunks]]
-            buffer = _joined(rest + [self._valid(index) for index in group])
-            index = torch.randperm(len(buffer), generator=order)
-            end = len(buffer) - len(buffer) % self.batch_size
-            for start in range(0, end, self.batch_size):
-                yield buffer[index[start : start + self.batch_size]]
+        for first in range(0, len(chunks), self.buffer_chunks):
+            group = chunks[first : first + self.buffer_chunks]
+            buffer = _joined(rest + [self._part(index) for index in group])
+            index = torch.arange(len(buffer))
+            if order is not None:
+                index = torch.randperm(len(buffer), generator=order)
+            end = len(buffer) - len(buffer) % batch_size
+            for start in range(0, end, batch_size):
+                yield buffer[index[start : start + batch_size]]
             rest = [buffer[index[end:]]]
             del buffer  # before the next chunks are read
+        if order is None and rest and len(rest[0]):
+            yield rest[0]
 
-    def _valid(self, index: int) -> Pairs:
-        chunk = self.store.chunk(index)
-        theta, x = torch.from_numpy(chunk["theta"]), torch.from_numpy(chunk["x"])
-        valid = torch.from_numpy(chunk["reason"] == 0)
-        return Pairs(theta, x) if bool(valid.all()) else Pairs(theta[valid], x[valid])
+    def _bounds(self, index: int) -> tuple[int, int]:
+        start = index * self.rows.chunk_size
+        return start, min(start + self.rows.chunk_size, self.stop)
+
+    def _part(self, index: int) -> Pairs:
+        start, stop = self._bounds(index)
+        theta, x, reason = self.rows.read(start, stop)
+        valid = (reason == 0).nonzero()[:, 0]
+        return Pairs(theta[valid], x[valid], valid + start)
+
+    @cached_property
+    def _survey(self) -> _Survey:
+        counts, digest, kept = {}, Digest(), []
+        step = -(-self.num_rows // MOST_THETA)
+        for index in self.chunks:
+            theta, x, reason = self.rows.read(*self._bounds(index))
+            if not bool(theta.isfinite().all()):
+                raise DataError(f"theta in {self.rows.path} holds NaN or infinity; draw it anew.")
+            counts[index] = int((reason == 0).sum())
+            digest.update(theta, x[reason == 0])
+            kept.append(theta[::step].clone())
+        if not any(counts.values()):
+            raise DataError(f"none of {self.num_rows:,} simulations in {self.rows.path} is valid.")
+        return _Survey(counts, digest.hexdigest(), torch.cat(kept))
+
+
+Data = Pairs | Stream
 
 
 def _joined(parts: list[Pairs]) -> Pairs:
-    theta = torch.cat([part.theta for part in parts])
-    return Pairs(theta, torch.cat([part.x for part in parts]))
+    theta, x = torch.cat([part.theta for part in parts]), torch.cat([part.x for part in parts])
+    return Pairs(theta, x, torch.cat([part.row_numbers for part in parts]))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from prudent import problems
 from prudent._progress import Reporter
+from prudent._settings import whole
 from prudent.contracts import Prior
-from prudent.datasets import Pairs
-from prudent.datasets.pairs import exclude_invalid
-from prudent.errors import DataError, InputError, unknown_name
+from prudent.datasets import Data, Pairs, Store, Stream
+from prudent.datasets.readers import open_rows, read
+from prudent.errors import DataError, InputError
 from prudent.estimators import Ensemble, NeuralEstimator
 from prudent.estimators.base import Embedding
 from prudent.estimators.priors import check_prior, log_prior, to_spec
+from prudent.problems.problem import Problem
 from prudent.training import methods
-from prudent.training.members import Job, fit_ensemble, fit_one
+from prudent.training.members import fit_ensemble, fit_one
 from prudent.training.options import Options
 from prudent.version import __version__
 
@@ -31,8 +34,8 @@ logger = logging.getLogger("prudent")
 
 def fit(
     theta: Any,
-    x: Any,
-    prior: Prior,
+    x: Any = None,
+    prior: Prior | None = None,
     *,
     method: str = "calnpe",
     seed: int = 0,
@@ -45,12 +48,16 @@ def fit(
     progress: Reporter = None,
     **options: Any,
 ) -> NeuralEstimator | Ensemble:
-    """Train an estimator on simulations.
+    """Train an estimator on simulations: ``fit(theta, x, prior)`` or ``fit(data, prior=prior)``.
 
     Args:
-        theta: Parameters (N, D), drawn from the prior; array, tensor or list.
+        theta: Parameters (N, D), drawn from the prior: array, tensor, data frame or list. Or, with
+            x left out, all data: a :class:`~prudent.datasets.Store`, the path of one or of a
+            ``.npz``, ``.h5`` or ``.safetensors`` file, :class:`~prudent.datasets.Pairs` or a
+            :class:`~prudent.datasets.Stream`. Data of more than 2 GiB stay on disk.
         x: The simulated observations (N, ...).
-        prior: The torch distribution that theta was drawn from, with event_shape (D,).
+        prior: The torch distribution that theta was drawn from, with event_shape (D,). A store of
+            a registered problem knows its prior and its networks.
         method: One of ``nre bnre calnre npe bnpe calnpe``.
         seed: The same seed gives the same weights, on one machine and one number of threads.
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
@@ -79,82 +86,109 @@ def fit(
     >>> estimator(x[:5]).log_prob(theta[:5]).shape
     torch.Size([5])
     """
-    chosen, settings = methods.get(method), Options.of(**options)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"`seed` is {seed!r}; expected a whole number.")
+    method, settings = methods.canonical(method), Options.of(**options)
+    chosen = methods.get(method)
+    whole("seed", seed)
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
-    dim = check_prior(prior)
-    pairs, pool = _pairs(theta, x, invalid)
-    _check_theta(pairs, prior, dim)
-    _note_constant(pairs.x)
+    data, problem = _data(theta, x, invalid)
+    prior = problem.prior if prior is None and problem is not None else prior
+    if prior is None:
+        raise InputError("no prior; pass the torch distribution that theta was drawn from.")
+    _check_theta(data, prior, check_prior(prior))
+    _note_constant(data)
+    given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
+    networks = dict(problem.networks.get(chosen.family, {})) if problem is not None else {}
+    networks |= {name: value for name, value in given.items() if value is not None}
     info = {
         "method": method,
         "seed": seed,
-        "num_simulations": len(pairs) if pool is None else len(pool),
-        "num_invalid": 0 if pool is None else len(pool) - len(pairs),
+        "num_simulations": len(data) + data.num_invalid,
+        "num_invalid": data.num_invalid,
         "options": settings.to_dict(),
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
-    networks: dict[str, Any] = {"hidden": hidden}
-    if transforms is not None:
-        networks["transforms"] = transforms
-    job = Job(
+    one: Callable[..., NeuralEstimator] = partial(
+        fit_one,
         method=chosen,
         prior=prior,
-        pool=pool,
+        pool=data.pool,
         options=settings,
-        embedding=embedding,
         networks=networks,
         device=_check_device(device),
         checkpoint=None if checkpoint is None else Path(checkpoint),
-        identity=_identity(info, networks, embedding, prior, pairs, pool) if checkpoint else {},
+        identity=_identity(info, networks, prior, data) if checkpoint else {},
         progress=progress,
     )
     if settings.members == 1:
-        split = pairs.split(settings.validation_fraction, seed)
-        estimator: NeuralEstimator | Ensemble = fit_one(job, *split, seed)
+        split = data.split(settings.validation_fraction, seed)
+        estimator: NeuralEstimator | Ensemble = one(*split, seed)
     else:
-        estimator = fit_ensemble(job, pairs, seed)
+        estimator = fit_ensemble(one, data, settings, seed)
     estimator.info = info
     return estimator
 
 
-def _pairs(theta: Any, x: Any, invalid: str) -> tuple[Pairs, Tensor | None]:
-    """The pairs to train on, and the theta of all if some were left out."""
-    if invalid not in ("refuse", "exclude"):
-        raise unknown_name("value of `invalid`", invalid, ("refuse", "exclude"))
-    return exclude_invalid(theta, x) if invalid == "exclude" else (Pairs.of(theta, x), None)
+def _data(theta: Any, x: Any, invalid: str) -> tuple[Data, Problem | None]:
+    """The pairs to train on, and the registered problem that they come from, if any."""
+    if x is not None:
+        return Pairs.of(theta, x, invalid), None
+    if isinstance(theta, Pairs):
+        return theta, None
+    if isinstance(theta, Stream):
+        return theta, _problem_of(theta.rows)
+    if not isinstance(theta, str | os.PathLike | Store):
+        raise InputError("`x` is missing; expected fit(theta, x, prior) or fit(data, prior=...).")
+    rows = open_rows(theta)
+    return read(rows, invalid=invalid), _problem_of(rows)
 
 
-def _check_theta(pairs: Pairs, prior: Prior, dim: int) -> None:
-    if pairs.theta.shape[1] != dim:
+def _problem_of(rows: Any) -> Problem | None:
+    """The registered problem whose simulations these are."""
+    if not isinstance(rows, Store) or rows.problem not in problems.names():
+        return None
+    problem = problems.get(rows.problem)
+    return problem if (problem.dim, problem.x_shape) == (rows.dim, rows.x_shape) else None
+
+
+def _check_theta(data: Data, prior: Prior, dim: int) -> None:
+    if data.dim != dim:
         raise DataError(
             f"expected `theta` of shape (N, {dim}) to match the prior, "
-            f"got {tuple(pairs.theta.shape)}."
+            f"got {(len(data), data.dim)}."
         )
-    outside = log_prior(prior, pairs.theta) == -torch.inf
-    if bool(outside.any()):
-        row = int(outside.nonzero()[0])
+    number, first = 0, ""
+    for part in data.parts():
+        outside = (log_prior(prior, part.theta) == -torch.inf).nonzero()[:, 0]
+        if len(outside) and not number:
+            row = int(outside[0])
+            first = f"row {int(part.row_numbers[row])}: {part.theta[row].tolist()}"
+        number += len(outside)
+    if number:
         raise DataError(
-            f"{int(outside.sum()):,} of {len(pairs):,} rows of `theta` have no density under the "
-            f"prior; the first is row {row}: {pairs.theta[row].tolist()}. Is it the prior that "
-            "theta was drawn from?"
+            f"{number:,} of {len(data):,} rows of `theta` have no density under the prior; the "
+            f"first is {first}. Is it the prior that theta was drawn from?"
         )
 
 
-def _note_constant(x: Tensor) -> None:
+def _note_constant(data: Data) -> None:
     """Say that a component never changes: usual in an image, but perhaps not in a vector."""
-    constant = (x == x[0]).all(dim=0) if x.ndim == 2 else torch.zeros(0)
-    if bool(constant.any()):
-        places = ", ".join(map(str, constant.nonzero()[:8, 0].tolist()))
-        logger.warning(
-            "%d of %d components of x are the same in all simulations (%s); they are kept.",
-            int(constant.sum()),
-            len(constant),
-            places,
-        )
+    if len(data.x_shape) != 1:
+        return
+    first = next(data.parts()).x[0]
+    constant = torch.ones(data.x_shape, dtype=torch.bool)
+    for part in data.parts():
+        constant &= (part.x == first).all(dim=0)
+        if not bool(constant.any()):
+            return
+    places = ", ".join(map(str, constant.nonzero()[:8, 0].tolist()))
+    logger.warning(
+        "%d of %d components of x are the same in all simulations (%s); they are kept.",
+        int(constant.sum()),
+        len(constant),
+        places,
+    )
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -172,19 +206,13 @@ def _check_device(device: str | torch.device) -> torch.device:
 
 
 def _identity(
-    info: dict[str, Any],
-    networks: dict[str, Any],
-    embedding: Embedding | None,
-    prior: Prior,
-    pairs: Pairs,
-    pool: Tensor | None,
+    info: dict[str, Any], networks: dict[str, Any], prior: Prior, data: Data
 ) -> dict[str, Any]:
     """What makes a training the same one, in plain JSON."""
+    embedding, hidden = networks.get("embedding"), networks.get("hidden")
     network = embedding if isinstance(embedding, dict) else getattr(embedding, "spec", None)
     if embedding is not None and network is None:
         network = str(embedding) if isinstance(embedding, torch.nn.Module) else "from a function"
-    everything = pairs if pool is None else Pairs(pool, pairs.x)
-    hidden = networks["hidden"]
     return {
         **{name: info[name] for name in ("method", "seed", "version")},
         **info["options"],
@@ -192,5 +220,5 @@ def _identity(
         "hidden": None if hidden is None else list(hidden),
         "embedding": network,
         "prior": to_spec(prior) or type(prior).__name__,
-        "data": everything.digest(),
+        "data": data.digest(),
     }

@@ -15,7 +15,7 @@ from torch import Tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
 from prudent.contracts import PerPair
-from prudent.datasets import Pairs
+from prudent.datasets import Data, Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.training.checkpoint import Checkpoints
@@ -34,8 +34,8 @@ VALIDATION_BATCH = 4096
 def train(
     estimator: NeuralEstimator,
     objective: WeightedSum,
-    training: Pairs,
-    validation: Pairs,
+    training: Data,
+    validation: Data,
     *,
     options: Options,
     seed: int,
@@ -90,8 +90,8 @@ def train(
 def _one_epoch(
     state: TrainingState,
     objective: WeightedSum,
-    training: Pairs,
-    validation: Pairs,
+    training: Data,
+    validation: Data,
     seed: int,
 ) -> dict[str, Any]:
     """Train and validate once; the row of the history."""
@@ -105,7 +105,7 @@ def _one_epoch(
     return row
 
 
-def _pass(state: TrainingState, objective: WeightedSum, training: Pairs) -> dict[str, Any]:
+def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[str, Any]:
     """One pass; the mean of each figure over its steps, and the number of skipped ones."""
     estimator, options = state.estimator, state.options
     estimator.train()
@@ -158,7 +158,7 @@ def _step(
 
 @torch.no_grad()
 def _validate(
-    estimator: NeuralEstimator, objective: WeightedSum, validation: Pairs, seed: int
+    estimator: NeuralEstimator, objective: WeightedSum, validation: Data, seed: int
 ) -> dict[str, float]:
     """The terms on held-out pairs, with the same random draws in every epoch."""
     estimator.eval()

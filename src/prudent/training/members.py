@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,96 +13,84 @@ from torch import Tensor, nn
 from prudent._progress import Reporter
 from prudent._randomness import derive, seeded
 from prudent.contracts import Prior
-from prudent.datasets import Pairs
+from prudent.datasets import Data
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
-from prudent.estimators.base import Embedding
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.options import Options
 
-__all__ = ["Job", "fit_ensemble", "fit_one"]
+__all__ = ["fit_ensemble", "fit_one"]
 
 # Pairs at a time whose out-of-fold density is computed.
 CHUNK = 4096
 
 
-@dataclass(frozen=True)
-class Job:
-    """What all members share; see :func:`prudent.fit`.
-
-    Args:
-        method: The row of the table.
-        prior: Of theta.
-        pool: The theta of all simulations, where some were excluded.
-        options: All settings.
-        embedding: Of the observations.
-        networks: Other arguments of the estimator.
-        device: Where to train.
-        checkpoint: Where to keep the state, if anywhere.
-        identity: What the training is, in plain JSON.
-        progress: See :class:`prudent._progress.Progress`.
-    """
-
-    method: Method
-    prior: Prior
-    pool: Tensor | None
-    options: Options
-    embedding: Embedding | None
-    networks: dict[str, Any]
-    device: torch.device
-    checkpoint: Path | None
-    identity: dict[str, Any]
-    progress: Reporter
-
-
-def fit_ensemble(job: Job, pairs: Pairs, seed: int) -> Ensemble:
-    """All members in turn, each with a seed of its own.
+def fit_ensemble(
+    one: Callable[..., NeuralEstimator], data: Data, options: Options, seed: int
+) -> Ensemble:
+    """Train all members in turn, each with a seed of its own.
 
     With ``ensemble="seeds"`` they share training and validation pairs. With ``"folds"`` each
     validates on its own fold and trains on the others, so that all pairs are trained on.
+
+    Args:
+        one: :func:`fit_one` with all that the members share.
+        data: The pairs of all members.
+        options: The number of members, and in what they differ.
+        seed: The seed from which the members' own are derived.
     """
-    number = job.options.members
-    split = pairs.split(job.options.validation_fraction, seed)
-    fold = pairs.folds(number, seed) if job.options.ensemble == "folds" else None
+    number = options.members
+    split = data.split(options.validation_fraction, seed)
+    fold = data.folds(number, seed) if options.ensemble == "folds" else None
     members = []
     for index in range(number):
         if fold is not None:
-            split = pairs[fold != index], pairs[fold == index]
+            split = data.held_out(fold, index)
         name = f"member-{index}"
         title = f"training {index + 1} of {number}"
-        members.append(fit_one(job, *split, derive(seed, "member", index), name, title))
-    return Ensemble(members, fold, None if fold is None else _out_of_fold(members, fold, pairs))
+        members.append(one(*split, derive(seed, "member", index), name, title))
+    if fold is None or (fold_of_pairs := data.fold_of_pairs(fold)) is None:
+        return Ensemble(members)
+    return Ensemble(members, fold_of_pairs, _out_of_fold(members, fold, fold_of_pairs, data))
 
 
 def fit_one(
-    job: Job,
-    training: Pairs,
-    validation: Pairs,
+    training: Data,
+    validation: Data,
     seed: int,
     name: str = "",
     title: str = "training",
+    *,
+    method: Method,
+    prior: Prior,
+    pool: Tensor | None,
+    options: Options,
+    networks: dict[str, Any],
+    device: torch.device,
+    checkpoint: Path | None,
+    identity: dict[str, Any],
+    progress: Reporter,
 ) -> NeuralEstimator:
-    """One network; its checkpoints are in the directory of that name."""
-    objective = job.method.objective(job.prior, job.options, job.pool)
-    embedding = job.embedding
-    if job.options.members > 1 and isinstance(embedding, nn.Module):
-        embedding = copy.deepcopy(embedding)
-    dim, x_shape = training.theta.shape[1], training.x.shape[1:]
+    """Train one network; its checkpoints are in the directory of that name."""
+    if options.members > 1 and isinstance(networks.get("embedding"), nn.Module):
+        networks = {**networks, "embedding": copy.deepcopy(networks["embedding"])}
     with seeded(seed, "initialisation"):
-        estimator = KINDS[job.method.family](job.prior, dim, x_shape, embedding, **job.networks)
-    estimator.adapt(training.theta, training.x)
+        estimator = KINDS[method.family](prior, training.dim, training.x_shape, **networks)
+    sample = training.sample()
+    estimator.adapt(sample.theta, sample.x)
+    del sample
     checkpoints = None
-    if job.checkpoint is not None:
-        checkpoints = Checkpoints(job.checkpoint / name, {**job.identity, "member": name})
+    if checkpoint is not None:
+        checkpoints = Checkpoints(checkpoint / name, {**identity, "member": name})
     train(
-        estimator.to(job.device),
-        objective,
+        estimator.to(device),
+        method.objective(prior, options, pool),
         training,
         validation,
-        options=job.options,
+        options=options,
         seed=seed,
-        progress=job.progress,
+        progress=progress,
         checkpoints=checkpoints,
         title=title,
     )
@@ -110,12 +98,14 @@ def fit_one(
 
 
 @torch.no_grad()
-def _out_of_fold(members: list[NeuralEstimator], fold: Tensor, pairs: Pairs) -> Tensor:
+def _out_of_fold(
+    members: list[NeuralEstimator], fold: Tensor, fold_of_pairs: Tensor, data: Data
+) -> Tensor:
     """The log-density of each pair under the member that did not train on it."""
-    values = torch.empty(len(pairs))
+    values = torch.empty(len(data))
     for index, member in enumerate(members):
         device = next(member.parameters()).device
-        for rows in (fold == index).nonzero()[:, 0].split(CHUNK):
-            batch = pairs[rows].to(device)
-            values[rows] = member(batch.x).log_prob(batch.theta).cpu()
+        batches = (batch.to(device) for batch in data.held_out(fold, index)[1].batches(CHUNK))
+        densities = [member(batch.x).log_prob(batch.theta).cpu() for batch in batches]
+        values[fold_of_pairs == index] = torch.cat(densities)
     return values

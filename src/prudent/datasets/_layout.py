@@ -1,35 +1,49 @@
-"""What a store of simulations looks like on disk, as pure functions.
+"""What a store of simulations looks like on disk.
 
-The Zarr metadata follow from the group's attributes, so that opening a store can compare every
-document with what it has to be: an edited shape, type or codec is refused, not guessed around.
-The checksum guards against damage, not against forgery.
+Zarr itself writes the metadata and the chunks, into memory, so that the bytes reach the disk in
+the one way that is safe. The metadata follow from the group's attributes: opening a store compares
+every document with what it has to be, so that an edited shape, type or codec is refused, not
+guessed around. The checksum guards against damage, not against forgery.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from prudent._extras import require
 from prudent._files import canonical_json, sha256
 from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
 from prudent.version import __version__
 
-__all__ = ["ARRAYS", "FORMAT", "MISSING", "REASONS", "attributes", "documents", "load"]
+__all__ = ["ARRAYS", "BLOCK", "REASONS", "attributes", "documents", "in_memory", "load"]
 
-FORMAT = 1
+#: Format 1 knows neither blocks nor names of dimensions.
+FORMAT = 2
 KIND = "prudent simulations"
 ARRAYS = {"theta": "float32", "x": "float32", "reason": "uint8"}
 #: What the numbers in ``reason`` mean.
 REASONS = ("valid", "nan", "infinite", "raised", "malformed")
 MISSING = 255
+#: The rows that are drawn together; see :mod:`prudent.datasets.simulate`.
+BLOCK = 256
 MAX_DOCUMENT = 1_000_000
 MAX_CHUNK = 2**31
 ZSTD_LEVEL = 1
+REDO = "move the store away and simulate again."
 
 Json = dict[str, Any]
+
+
+def import_zarr() -> Any:
+    """The zarr package, or how to get it."""
+    return require("zarr", "zarr", "simulation stores")
 
 
 def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: int) -> Json:
@@ -51,6 +65,7 @@ def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: in
         "seed": seed,
         "num_simulations": num_simulations,
         "chunk_size": chunk_size,
+        "block": BLOCK if chunk_size % BLOCK == 0 else chunk_size,
     }
     if chunk_size * 4 * math.prod(problem.x_shape) > MAX_CHUNK:
         raise InputError(f"a chunk of {chunk_size:,} simulations exceeds 2 GiB; use smaller ones.")
@@ -59,12 +74,8 @@ def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: in
 
 def row_shape(attributes: Json, name: str) -> tuple[int, ...]:
     """The shape of one row of an array."""
-    shapes = {
-        "theta": (len(attributes["parameter_names"]),),
-        "x": tuple(attributes["x_shape"]),
-        "reason": (),
-    }
-    return shapes[name]
+    theta = (len(attributes["parameter_names"]),)
+    return {"theta": theta, "x": tuple(attributes["x_shape"]), "reason": ()}[name]
 
 
 def chunk_name(attributes: Json, name: str, index: int) -> str:
@@ -72,11 +83,42 @@ def chunk_name(attributes: Json, name: str, index: int) -> str:
     return f"{name}/c." + ".".join(map(str, [index] + [0] * len(row_shape(attributes, name))))
 
 
+def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The empty arrays of a Zarr group with these attributes, and the files that Zarr makes."""
+    zarr = import_zarr()
+    files: dict[str, Any] = {}
+    group = zarr.create_group(zarr.storage.MemoryStore(files), attributes=attributes)
+    arrays = {}
+    for name, kind in ARRAYS.items():
+        shape = row_shape(attributes, name)
+        inner = ("parameter",) if name == "theta" else tuple(f"x_{i}" for i in range(len(shape)))
+        arrays[name] = group.create_array(
+            name,
+            shape=(attributes["num_simulations"], *shape),
+            chunks=(attributes["chunk_size"], *shape),
+            dtype=kind,
+            fill_value=MISSING if kind == "uint8" else np.nan,
+            filters=(),
+            serializer=zarr.codecs.BytesCodec(endian="little" if kind == "float32" else None),
+            # The checksum comes last, so that damage is noticed before anything is unpacked.
+            compressors=(zarr.codecs.ZstdCodec(level=ZSTD_LEVEL), zarr.codecs.Crc32cCodec()),
+            chunk_key_encoding={"name": "default", "separator": "."},
+            dimension_names=("simulation", *inner) if "block" in attributes else None,
+            config={"write_empty_chunks": True},
+        )
+    return arrays, files
+
+
 def documents(attributes: Json) -> dict[str, Json]:
     """The ``zarr.json`` of every array, and of the group last: a store exists once it has that."""
-    arrays = {f"{name}/zarr.json": _array(attributes, name) for name in ARRAYS}
-    group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-    return {**arrays, "zarr.json": group}
+    _, files = in_memory(attributes)
+    if "block" in attributes:
+        # Other readers then look at the arrays alone, and not at our records.
+        with warnings.catch_warnings(action="ignore"):  # an extension of Zarr's third version
+            zarr = import_zarr()
+            zarr.consolidate_metadata(zarr.storage.MemoryStore(files))
+    names = [*(f"{name}/zarr.json" for name in ARRAYS), "zarr.json"]
+    return {name: json.loads(files[name].to_bytes()) for name in names}
 
 
 def load(path: Path) -> Json:
@@ -84,14 +126,13 @@ def load(path: Path) -> Json:
     if not (path / "zarr.json").is_file():
         what = "is not a store of simulations" if path.exists() else "does not exist"
         raise StoreError(f"{path} {what}. Make one with: prudent simulate PROBLEM -n N -o {path}")
-    group = read_json(path, "zarr.json")
-    found = group.get("attributes")
+    found = read_json(path, "zarr.json").get("attributes")
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise StoreError(f"{path} is a Zarr group, but not one of simulations by prudent.")
-    if found.get("format") != FORMAT:
+    if found.get("format") not in (1, FORMAT):
         raise StoreError(
             f"{path} has format {found.get('format')}, written by prudent {found.get('prudent')}; "
-            f"this version reads format {FORMAT}. Upgrade prudent."
+            f"this version reads formats up to {FORMAT}. Upgrade prudent."
         )
     if not _sound(found):
         raise _edited(path, "zarr.json")
@@ -122,9 +163,6 @@ def read_json(path: Path, name: str) -> Json:
     return value
 
 
-REDO = "move the store away and simulate again."
-
-
 def _edited(path: Path, name: str) -> StoreError:
     return StoreError(f"{path} is damaged: {name} was edited or cut. Restore it, or {REDO}")
 
@@ -135,37 +173,15 @@ def _sound(found: Json) -> bool:
         if found.get("sha256") != sha256(canonical_json(values)):
             return False
         names, shape = found["parameter_names"], found["x_shape"]
-        whole = [found["num_simulations"], found["chunk_size"], len(names), *shape]
+        sizes = [found["chunk_size"], found.get("block", found["chunk_size"])]
+        whole = [found["num_simulations"], *sizes, len(names), *shape]
         return (
             all(type(number) is int and number > 0 for number in whole)
+            and sizes[0] % sizes[1] == 0
+            and ("block" in found) == (found["format"] == FORMAT)
             and 4 * found["chunk_size"] * math.prod(shape) <= MAX_CHUNK
             and isinstance(found["problem"], str)
             and type(found["seed"]) is int
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
-
-
-def _array(attributes: Json, name: str) -> Json:
-    kind, shape = ARRAYS[name], list(row_shape(attributes, name))
-    little = {"configuration": {"endian": "little"}} if kind == "float32" else {}
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [attributes["num_simulations"], *shape],
-        "data_type": kind,
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": [attributes["chunk_size"], *shape]},
-        },
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-        "fill_value": "NaN" if kind == "float32" else MISSING,
-        # The checksum comes last, so that damage is noticed before anything is unpacked.
-        "codecs": [
-            {"name": "bytes", **little},
-            {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}},
-            {"name": "crc32c"},
-        ],
-        "attributes": {},
-        "storage_transformers": [],
-    }

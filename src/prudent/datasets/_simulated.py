@@ -1,8 +1,12 @@
-"""Simulate one chunk, whatever the simulator does.
+"""Simulate some rows, whatever the simulator does.
 
 A simulator is somebody else's code. It may fail on some rows, return something else than numbers,
 or change the state of the process; each row is judged on its own and the process is left as it
 was.
+
+The pairs of a problem and a seed are one sequence, made of blocks of 256 rows: block ``j`` is
+``problem.draw(256, seed, f"chunk {j}")``. A budget is the beginning of that sequence, so that it
+does not depend on what else is simulated.
 """
 
 from __future__ import annotations
@@ -14,20 +18,21 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from prudent._arrays import float32
 from prudent._randomness import derive, generator, numpy_seeded, seeded
 from prudent._threads import threads
-from prudent.datasets.layout import REASONS
+from prudent.datasets._layout import BLOCK, REASONS
 from prudent.errors import DataError, one_line
 from prudent.problems.problem import Problem
 
-__all__ = ["Outcome", "simulate_chunk"]
+__all__ = ["Simulated", "draw", "draw_sequence"]
 
 NAN, INFINITE, RAISED, MALFORMED = range(1, len(REASONS))
 
@@ -36,29 +41,72 @@ _turn = threading.RLock()
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a chunk; small, because it travels between processes."""
+class Simulated:
+    """Rows that were simulated.
 
-    index: int
-    num_rows: int
-    num_invalid: int
+    Args:
+        theta: The parameters, (N, D).
+        x: The observations, ``(N, *x_shape)``, NaN where a simulation raised.
+        reason: Why each row cannot be used, (N,): numbers of ``REASONS``, 0 for valid ones.
+        error: The first error of the simulator, in one line.
+        dtype: The type in which x came.
+    """
+
+    theta: Tensor
+    x: Tensor
+    reason: Tensor
     error: str | None
     dtype: str
+
+    def cut(self, start: int, stop: int) -> Simulated:
+        """The rows from ``start`` to before ``stop``."""
+        rows = slice(start, stop)
+        return replace(self, theta=self.theta[rows], x=self.x[rows], reason=self.reason[rows])
+
+    def num_invalid(self) -> dict[str, int]:
+        """The number of rows that cannot be used, by reason."""
+        counts = self.reason.bincount(minlength=len(REASONS)).tolist()
+        return dict(zip(REASONS[1:], counts[1:], strict=True))
 
 
 class _Malformed(DataError):
     """A simulator returned something that is not ``x``."""
 
 
-def simulate_chunk(
-    problem: Problem, num_rows: int, seed: int, index: int
-) -> tuple[Tensor, Tensor, Tensor, Outcome]:
-    """``theta``, ``x`` and ``reason`` of one chunk, a function of the seed and the index.
+def draw_sequence(
+    problem: Problem, start: int, stop: int, seed: int, *, block: int = BLOCK, length: int = 0
+) -> Simulated:
+    """Rows from ``start`` to before ``stop`` of the pairs of a problem and a seed.
+
+    Args:
+        problem: The prior and the simulator.
+        start: The first row.
+        stop: The row after the last.
+        seed: The seed of the sequence.
+        block: The rows that are drawn together.
+        length: Where the sequence ends; a block that would go on is drawn with fewer rows. By
+            default there is no end, and blocks are drawn whole and then cut.
+    """
+    parts = []
+    for index in range(start // block, -(-stop // block)):
+        first = index * block
+        rows = min(block, length - first) if length else block
+        part = draw(problem, rows, seed, f"chunk {index}")
+        parts.append(part.cut(max(start - first, 0), stop - first))
+    theta, x, reason = (
+        torch.cat([getattr(part, name) for part in parts]) for name in ("theta", "x", "reason")
+    )
+    error = next((part.error for part in parts if part.error), None)
+    return Simulated(theta, x, reason, error, max(part.dtype for part in parts))
+
+
+def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:
+    """The pairs of ``problem.draw`` with the same arguments, with bad rows marked.
 
     Where the simulator fails for the whole batch, it is called again row by row, so that one bad
     row does not cost the others.
     """
-    labels = (problem.name, f"chunk {index}")
+    labels = (problem.name, stream)
     with isolated(seed, *labels, "prior"):
         theta = problem.prior.sample((num_rows,)).to("cpu", torch.float32)
     error: str | None = None
@@ -68,11 +116,9 @@ def simulate_chunk(
     except Exception as first:
         x, reason, dtype, error = _rows(problem, theta, seed, *labels)
         error = error or one_line(first, 200)
-    bad = [x.isnan().flatten(1).any(dim=1), x.isinf().flatten(1).any(dim=1)]
-    reason[(reason == 0) & bad[0]] = NAN
-    reason[(reason == 0) & bad[1]] = INFINITE
-    outcome = Outcome(index, num_rows, int((reason > 0).sum()), error, dtype)
-    return theta, x, reason, outcome
+    reason[(reason == 0) & x.isnan().flatten(1).any(dim=1)] = NAN
+    reason[(reason == 0) & x.isinf().flatten(1).any(dim=1)] = INFINITE
+    return Simulated(theta, x, reason, error, dtype)
 
 
 @contextlib.contextmanager
@@ -110,21 +156,16 @@ def _call(problem: Problem, theta: Tensor, seed: int, *labels: object) -> tuple[
 
 def _converted(x: Any, shape: tuple[int, ...]) -> tuple[Tensor, str]:
     """``x`` as float32, and the type it came in."""
-    if (
-        isinstance(x, np.ndarray)
-        and not isinstance(x, np.ma.MaskedArray)
-        and x.dtype.kind in "fiub"
-    ):
-        x = torch.from_numpy(np.asarray(x, dtype=x.dtype.newbyteorder("=")).copy())
-    if not isinstance(x, Tensor):
+    numbers = isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
+    if not (isinstance(x, Tensor) or (numbers and x.dtype.kind in "fiubc")):
         kind = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
         raise _Malformed(f"the simulator returned {kind}; expected a tensor of shape {shape}")
-    if x.is_complex():
-        raise _Malformed("the simulator returned complex numbers; expected real ones")
-    if x.shape != shape:
+    if tuple(x.shape) != shape:
         raise _Malformed(f"the simulator returned shape {tuple(x.shape)}; expected {shape}")
     dtype = str(x.dtype).removeprefix("torch.")
-    return x.detach().to("cpu", torch.float32, copy=True).contiguous(), dtype
+    if dtype.startswith("complex"):
+        raise _Malformed("the simulator returned complex numbers; expected real ones")
+    return float32("x", x).clone(memory_format=torch.contiguous_format), dtype
 
 
 def _rows(
