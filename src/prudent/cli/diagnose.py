@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from prudent._settings import whole
 from prudent.cli.options import as_json, debug, quiet
 from prudent.cli.output import allow_import, emit, say, show
-from prudent.errors import InputError
 
 
 @click.command()
@@ -37,8 +37,7 @@ def diagnose(
       prudent diagnose runs/first --num-test 10000 --json
       prudent diagnose runs/first --thorough
     """
-    if num_test < 1:
-        raise InputError(f"`num_test` is {num_test}; expected a whole number >= 1.")
+    whole("num_test", num_test, 1)
     say("loading torch ...", quiet=quiet or as_json)
     from prudent.experiments.run import diagnose_run
 

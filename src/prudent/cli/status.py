@@ -139,9 +139,8 @@ def _show_failures(now: Overview) -> None:
         first = alike[reason][0].config
         more = f" and {number - 1} more" if number > 1 else ""
         show(f"  failed  {first}{more}: {reason}")
-        show(
-            f"          details: {store.unfinished_path(now.root / first.identity) / store.ERROR}"
-        )
+        details = store.unfinished_path(now.root / first.identity) / store.ERROR
+        show(f"          details: {details}")
     if len(alike) > MOST_LISTED:
         show(f"  and {len(alike) - MOST_LISTED} other reasons")
 

@@ -14,7 +14,7 @@ from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
@@ -83,9 +83,9 @@ def train(
 
 def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
     say(f"{config} ...", quiet=quiet)
-    from prudent.experiments.run import run
+    from prudent.experiments.run import run_one
 
-    return run(config, path, progress=False if quiet else None)
+    return run_one(config, path, progress=False if quiet else None)
 
 
 def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:

@@ -19,15 +19,15 @@ from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
-__all__ = ["diagnose_run", "run", "run_claimed"]
+__all__ = ["diagnose_run", "run_claimed", "run_one"]
 
 
-def run(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
+def run_one(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
     """Simulate, train, diagnose and store; a run that is there already is only read.
 
     If another process is at it, this one waits and reads what it made.
