@@ -12,7 +12,7 @@ from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, qui
 from prudent.cli.output import allow_import, check_writable, say
 from prudent.cli.status import plan_line, show_plan, show_result, show_status, watch_status
 from prudent.errors import InputError
-from prudent.experiments.launch import LaunchOptions, default_workers, find_sweep, launch
+from prudent.experiments.launch import LaunchOptions, find_sweep, launch
 from prudent.experiments.status import Overview, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -61,8 +61,7 @@ def sweep(
     """
     looking = rest["status"] or rest["watch"]
     plan, root = _plan(file, output, changes, max_runs, looking=looking)
-    given = {name: rest[name] for name in LAUNCH if rest[name] is not None}
-    how = LaunchOptions(**{"workers": default_workers(plan.configs), **given})
+    how = LaunchOptions.of(plan.configs, **{name: rest[name] for name in LAUNCH})
     verify = rest["verify"] and rest["status"]
 
     def look() -> Overview:

@@ -113,7 +113,7 @@ def phase(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
 
 
 def corners(total: Tensor, eta: Tensor, chi: Tensor) -> Corners:
-    """Where inspiral, merger and ringdown meet, from the three reduced parameters (N, 1)."""
+    """The frequencies where inspiral, merger and ringdown meet, from parameters (N, 1)."""
     rest = 1 - chi
     ring = 1 - 0.63 * rest.pow(0.3)
     limits = (

@@ -74,7 +74,7 @@ RESPONSES = (
 
 
 class Source(NamedTuple):
-    """What is not inferred: angles in radians, distance in megaparsecs; (N,), but spins (N, 2)."""
+    """The nuisances, (N,) each, spins (N, 2); angles in radians, distance in megaparsecs."""
 
     spins: Tensor
     distance: Tensor
@@ -124,7 +124,7 @@ def noise_density(frequency: Tensor) -> Tensor:
 
 
 def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
-    r"""How H1 and L1 see a source.
+    r"""The response of H1 and L1 to a source.
 
     The plus and cross patterns are :math:`X^T D X - Y^T D Y` and :math:`2 X^T D Y`, for the axes
     X, Y of the polarization and the detector's response D. Position and polarization are uniform,
@@ -153,7 +153,7 @@ def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def peak_time(spectrum: Tensor) -> Tensor:
-    """When the envelope of a signal is largest.
+    """The time at which the envelope of a signal is largest.
 
     Args:
         spectrum: Values at :func:`frequencies` (N, K), complex.

@@ -56,7 +56,7 @@ FILTER_ORDER = 512
 
 
 def _pycbc(part: str) -> Any:
-    """A module of PyCBC, or the way to get it."""
+    """Import a module of PyCBC, or say how to get it."""
     return require(f"pycbc.{part}", "gw", "the problem gravitational_waves_pycbc")
 
 

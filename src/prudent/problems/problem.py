@@ -41,7 +41,7 @@ class Problem:
             :func:`prudent.estimators.networks.build` takes, ``hidden`` widths, and ``transforms``
             of a flow. What is missing takes the default. Observations are standardized before they
             are embedded.
-        log_posterior: Where it is known, the exact normalized log-density of ``theta``
+        log_posterior: None, or the exact normalized log-density of ``theta``
             (..., N, D) given ``x`` ``(N, *x_shape)``, as (..., N).
     """
 

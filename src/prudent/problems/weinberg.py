@@ -48,7 +48,7 @@ NUM_NODES = 64
 
 
 def acceptance(cosine: Tensor, theta: Tensor) -> Tensor:
-    """How likely ``cosine`` is to be kept: below 0 means never, above 1 always."""
+    """The probability that ``cosine`` is kept, where below 0 means never and above 1 always."""
     asymmetry = ASYMMETRY * theta
     peak = (2 - asymmetry) / AREA
     return (1 + cosine * (cosine + asymmetry)) / (AREA * peak.square())

@@ -51,14 +51,14 @@ def train(
     draws, and the largest shortfall of coverage on the validation pairs.
 
     Args:
-        estimator: Adapted to the pairs already.
-        objective: What to minimize.
-        training: Pairs to learn from.
-        validation: Pairs to select the epoch and to lower the learning rate by.
+        estimator: An estimator that is adapted to the pairs already.
+        objective: The objective to minimize.
+        training: The pairs to learn from.
+        validation: The pairs by which the epoch is selected and the learning rate lowered.
         options: The settings of the training.
         seed: The seed of the batches and of the draws inside the objective.
         progress: None for a bar on terminals, True, False, or a function of each history row.
-        checkpoints: Where to keep the state, and to continue from.
+        checkpoints: The checkpoints to write, and to continue from.
         title: The title of the progress bar.
     """
     if options.batch_size > len(training):
