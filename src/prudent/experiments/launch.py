@@ -85,7 +85,7 @@ def run_sweep(
 
     Returns:
         How many runs are ``done``, ``failed`` and so on; see also
-        :func:`prudent.experiments.load`.
+        :attr:`prudent.experiments.Results.runs`.
     """
     plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
