@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["straight_through", "below"]
-
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True

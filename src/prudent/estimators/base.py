@@ -19,8 +19,6 @@ from prudent.estimators.networks import build
 from prudent.estimators.priors import to_spec
 from prudent.history import History
 
-__all__ = ["FORMAT", "KINDS", "Embedding", "NeuralEstimator", "NeuralPosterior", "Saved"]
-
 FORMAT = 1
 
 # A network, the specification of one of ours, or a function that makes one.

@@ -15,8 +15,6 @@ from prudent.estimators import NeuralEstimator
 from prudent.history import History
 from prudent.training.options import Options
 
-__all__ = ["TrainingState"]
-
 
 class TrainingState:
     """Weights, optimizer, schedule, random states, and the best epoch so far.
