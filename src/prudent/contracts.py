@@ -22,22 +22,6 @@ from torch import Tensor
 # What torch distributions accept.
 Shape = torch.Size | list[int] | tuple[int, ...]
 
-__all__ = [
-    "ABILITIES",
-    "Estimator",
-    "Evaluates",
-    "Evaluation",
-    "FromNoise",
-    "LogRatio",
-    "Objective",
-    "PerPair",
-    "Posterior",
-    "Prior",
-    "Reparametrized",
-    "Rows",
-    "SampleAndLogProb",
-]
-
 
 @runtime_checkable
 class Prior(Protocol):

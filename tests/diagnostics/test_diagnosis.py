@@ -197,7 +197,7 @@ def test_a_picture():
     assert "not enough" in figure.get_suptitle()
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
-    assert titles == ["200 test pairs", "SBC", "TARP"]
+    assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]
 
 
 def test_a_flow_of_zuko_is_diagnosed_as_it_is():

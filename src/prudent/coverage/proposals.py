@@ -1,4 +1,4 @@
-"""Where the draws of the coverage penalty come from."""
+"""The proposals that the draws of the coverage penalty come from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from torch.distributions import Distribution
 from prudent._choices import MODELS
 from prudent.contracts import Reparametrized, SampleAndLogProb
 from prudent.errors import InputError, unknown_name
-
-__all__ = ["check_proposal", "draw"]
 
 
 def draw(

@@ -23,7 +23,6 @@ from prudent.diagnostics.expected_coverage import (
     measure,
     metric,
 )
-from prudent.diagnostics.picture import picture
 from prudent.diagnostics.ranks import posterior_ranks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge
@@ -185,7 +184,11 @@ class Diagnosis:
 
     def plot(self) -> Any:
         """The coverage curve, after a thorough diagnosis with SBC and TARP, as a figure."""
-        return picture(self)
+        require("matplotlib", "report", "figures")
+        from prudent import _plots
+
+        tests = {name: result.rows() for name, result in self.results.items()}
+        return _plots.diagnosis(self.verdict.text, self.coverage.curves(), self.num_pairs, tests)
 
     def __str__(self) -> str:
         rows = [

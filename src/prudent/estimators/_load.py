@@ -16,8 +16,6 @@ from prudent.estimators.ensemble import Ensemble
 from prudent.estimators.networks import build
 from prudent.estimators.priors import check_prior, from_spec
 
-__all__ = ["load"]
-
 
 def load(
     path: str | os.PathLike[str],

@@ -1,4 +1,4 @@
-"""What estimators share: the prior, standardization, the embedding, and how they are saved."""
+"""The common part of estimators: prior, standardization, embedding, and how they are saved."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from prudent.estimators._standardize import Standardize
 from prudent.estimators.networks import build
 from prudent.estimators.priors import to_spec
 from prudent.history import History
-
-__all__ = ["FORMAT", "KINDS", "Embedding", "NeuralEstimator", "NeuralPosterior", "Saved"]
 
 FORMAT = 1
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from prudent.estimators.networks import registered
 
-__all__ = ["DilatedCNN", "ResNet18", "SeriesCNN"]
-
 
 @registered("series_cnn")
 class SeriesCNN(nn.Module):

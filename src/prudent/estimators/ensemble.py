@@ -21,8 +21,6 @@ from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import SamplingReport, draw
 from prudent.history import History
 
-__all__ = ["Ensemble", "EnsemblePosterior"]
-
 
 class Ensemble(Saved):
     """The average of estimators of one kind, itself an estimator.

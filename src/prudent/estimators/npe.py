@@ -18,8 +18,6 @@ from prudent.estimators._couplings import CouplingSplines
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.priors import log_prior
 
-__all__ = ["FlowEstimator", "FlowPosterior"]
-
 NUM_TRANSFORMS = 3
 NUM_BINS = 10
 NUM_CONTEXT = 10

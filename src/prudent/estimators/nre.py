@@ -16,8 +16,6 @@ from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import SamplingReport, draw
 
-__all__ = ["RatioEstimator", "RatioPosterior"]
-
 
 class RatioEstimator(NeuralEstimator):
     """The log ratio as a network of standardized theta and embedded x.

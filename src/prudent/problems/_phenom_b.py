@@ -27,8 +27,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Corners", "amplitude", "corners", "phase", "reduced", "strain"]
-
 SOLAR_MASS = 4.92549e-6  # G / c^3 times the mass, in seconds
 MEGAPARSEC = 1.029271e14  # divided by c, in seconds
 SPIN_RANGE = (-0.85, 0.98)  # where the model was fitted

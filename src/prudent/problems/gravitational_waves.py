@@ -38,8 +38,6 @@ from torch import Tensor
 from prudent.problems import _phenom_b
 from prudent.problems.problem import Problem, box
 
-__all__ = ["NUM_NUISANCES", "Source", "problem", "signal", "source"]
-
 SAMPLE_RATE = 2048
 NUM_SAMPLES = 8192
 SEGMENT = 2 * NUM_SAMPLES  # 8 s: the longest signal wraps round without entering the window

@@ -42,8 +42,6 @@ from prudent.problems.gravitational_waves import (
 )
 from prudent.problems.problem import Problem
 
-__all__ = ["problem", "signal", "simulate_one"]
-
 APPROXIMANT = "IMRPhenomPv2"
 DETECTORS = ("H1", "L1")
 GPS_TIME = 100

@@ -13,8 +13,6 @@ from torch.distributions import Distribution, Independent, Uniform
 from prudent._randomness import generator, seeded
 from prudent.errors import DataError
 
-__all__ = ["Problem", "box"]
-
 
 def box(low: list[float], high: list[float]) -> Distribution:
     """The uniform distribution on a box, as one event of ``len(low)`` parameters.

@@ -43,8 +43,6 @@ from torch import Tensor
 from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 NUM_DRAWS = 4
 MEAN = (0.7, -2.9)
 BOUND = 3.0

@@ -31,8 +31,6 @@ from torch import Tensor
 from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 NUM_EVENTS = 20
 LOW, HIGH = 0.25, 2.0
 BEAM_ENERGY, BOSON_MASS = 40.0, 90.0

@@ -23,8 +23,6 @@ from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
 from prudent.training.state import TrainingState
 
-__all__ = ["train"]
-
 # The share of an epoch's steps that may be skipped because something was not finite.
 MAX_SKIPPED = 0.05
 # Validation pairs at a time; the coverage penalty wants many.
