@@ -328,7 +328,7 @@ def test_the_runs_of_the_demonstration_stay(tmp_path, monkeypatch):
 
 
 def test_a_sweep_is_one_call(tmp_path):
-    from prudent.experiments import load, run_sweep
+    from prudent.experiments import load_results, run_sweep
 
     file = tmp_path / "tiny.toml"
     file.write_text(
@@ -337,6 +337,6 @@ def test_a_sweep_is_one_call(tmp_path):
     )
     counts = run_sweep(file, tmp_path / "runs", workers=1, progress=False)
     assert (counts["done"], counts["left"]) == (2, 0)
-    assert list(load(tmp_path / "runs")["budget"]) == [128, 130]
+    assert list(load_results(tmp_path / "runs").runs["budget"]) == [128, 130]
     with pytest.raises(InputError, match="`workers` is 0"):
         run_sweep(file, tmp_path / "runs", workers=0)
