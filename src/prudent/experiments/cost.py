@@ -31,11 +31,11 @@ TYPICAL = "slcp"
 
 
 class Estimate(NamedTuple):
-    """What is to be expected of several runs.
+    """The expected cost of several runs.
 
     Args:
-        seconds: On the given number of workers.
-        bytes: On disk, with the checkpoints of runs at work.
+        seconds: The time on the given number of workers.
+        bytes: The space on disk, with the checkpoints of runs at work.
         corrected: Whether finished runs corrected the table.
     """
 
@@ -69,7 +69,7 @@ def seconds(config: RunConfig) -> float:
 
 
 def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
-    """What the runs take on disk, with two checkpoints of each that is at work."""
+    """The space that runs take on disk, with two checkpoints of each that is at work."""
     sizes = sorted(_cost(c)["megabytes"] * c.training.members for c in configs)
     # A checkpoint holds the weights, the best ones, and two moments of each.
     at_work = sum(8 * size for size in sizes[-workers:])
@@ -79,7 +79,7 @@ def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
 def estimate(
     configs: Sequence[RunConfig], finished: Iterable[RunConfig], root: Path, workers: int
 ) -> Estimate:
-    """What the runs cost.
+    """The expected cost of some runs.
 
     Args:
         configs: Runs to come.
@@ -97,7 +97,7 @@ def estimate(
 
 
 def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str], float]:
-    """How much longer runs took than the table says, by problem and method."""
+    """The ratio of the time that runs took to that of the table, by problem and method."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for config, _ in zip(finished, range(MOST_READ), strict=False):
         try:
