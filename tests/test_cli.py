@@ -61,7 +61,7 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["train", "slpc", "-o", "run"], "unknown problem `slpc`. Did you mean `slcp`?"),
         (["train", "slcp", "--method", "calnr", "-o", "run"], "Did you mean `calnre`?"),
         (["train", "slcp", "--budget", "-5", "-o", "run"], "`budget` is -5"),
-        (["train", "slcp", "--budget", "many", "-o", "run"], "'many' is not a valid integer"),
+        (["train", "slcp", "--budget", "many", "-o", "run"], "`budget` is 'many'; expected"),
         (["train", "slcp", "--epochs", "0", "-o", "run"], "`epochs` is 0"),
         (["train", "slcp", "--method", "nre", "--weight", "5", "-o", "run"], "no regulariser"),
         (["train", "slcp", "--target", "safe", *TINY, "-o", "run"], "unknown target `safe`"),
@@ -75,7 +75,7 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["diagnose", ".", "--num-test", "0"], "`num_test` is 0"),
         (["report", "."], "no finished runs"),
         (["train", "slcp", "-o", "file/run"], "choose another output"),
-        (["train", "-o", "run"], "the run has no `problem`"),
+        (["train", "-o", "run"], "problem: missing; every run needs"),
         (["train", "slcp", "--preset", "papre", "-o", "run"], "Did you mean `paper`?"),
         (["train", "slcp", "--proposal", "pior", "-o", "run"], "Did you mean `prior`?"),
         (["train", "slcp", "--device", "cuda:99", *TINY, "-o", "run"], "available: cpu"),
@@ -98,9 +98,9 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("problm = 'slcp'", "unknown setting `problm`. Did you mean `problem`?"),
-        ("problem = 'slcp'\n[training]\nepoch = 3", "Did you mean `epochs`?"),
-        ("problem = 'slcp'\ntraining = 3", "`training` must be a table"),
+        ("problm = 'slcp'", "problm: unknown key. Did you mean `problem`?"),
+        ("problem = 'slcp'\n[training]\nepoch = 3", "Did you mean `epochs` (default 500)?"),
+        ("problem = 'slcp'\ntraining = 3", "training: expected a table of settings, got 3."),
         ("problem = 'slcp'\nbudget = '1024'", "`budget` is '1024'"),
         ("problem = 'slcp'\nformat = 99", "another version"),
         ("problem = ", "not valid TOML"),
@@ -191,6 +191,11 @@ def test_problems_as_json():
         ("prudent train slcp --method cal", {"calnre", "calnpe"}),
         ("prudent swe", {"sweep"}),
         ("prudent sweep --st", {"--status"}),
+        ("prudent sweep --engine d", {"dask"}),
+        ("prudent train slcp --proposal m", {"model", "model-rsample"}),
+        ("prudent train slcp --target c", {"conservative", "calibrated"}),
+        ("prudent train slcp --preset p", {"paper"}),
+        ("prudent train slcp --device c", {"cpu", "cuda"}),
     ],
 )
 def test_shell_completion(words, expected):
@@ -221,7 +226,7 @@ def test_all_mistakes_of_a_sweep_are_told_at_once(tmp_path):
     (tmp_path / "my.toml").write_text("problem = 'slpc'\nmethod = 'nr'\nbudget = 1.5\n")
     done = prudent("sweep", "my.toml", "-o", "runs", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("Error: 3 problems:\n  my.toml:1:1: problem: unknown problem")
+    assert done.stderr.startswith("Error: 3 mistakes:\n  my.toml:1:1: problem: unknown problem")
     assert not (tmp_path / "runs").exists()
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import click
 
+from prudent._settings import Setting
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
-from prudent.experiments.config import RunConfig
+from prudent.experiments.config import KEYS
 from prudent.experiments.engines.slurm import Job
-from prudent.experiments.grid import RUN_KEYS, TRAINING_KEYS
 from prudent.problems import DESCRIPTIONS
 from prudent.training.methods import METHODS
-from prudent.training.options import CHOICES, PRESETS, Options
+from prudent.training.options import PRESETS
 
 BENCH = Path(__file__).parents[2] / "bench" / "results.json"
 MARKER = re.compile(r"^% generated: (\w+)$", re.MULTILINE)
@@ -69,22 +69,17 @@ def exit_codes() -> str:
 
 def run_keys() -> str:
     """The plain keys of a file."""
-    told = arguments(RunConfig)
-    rows = [(f"`{key}`", _default(value), told[key]) for key, value in RUN_KEYS.items()]
-    return table(("key", "default", "meaning"), rows)
+    return _keys(one for key, one in KEYS.items() if "." not in key)
 
 
 def training_keys() -> str:
     """The keys of the table ``[training]``."""
-    told = {
-        "preset": f"Settings to begin from: {' '.join(PRESETS)}.",
-        **Options.descriptions(),
-    }
-    rows = []
-    for key, value in TRAINING_KEYS.items():
-        known = " ".join(f"`{choice}`" for choice in CHOICES.get(key, ()))
-        rows.append((f"`{key}`", _default(value), told[key], known))
-    return table(("key", "default", "meaning", "choices"), rows)
+    return _keys(one for key, one in KEYS.items() if "." in key)
+
+
+def _keys(settings: Iterable[Setting]) -> str:
+    rows = [(f"`{s.name}`", _default(s.default), f"{s.help}.", s.expected) for s in settings]
+    return table(("key", "default", "meaning", "values"), rows)
 
 
 def slurm_keys() -> str:
@@ -170,7 +165,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _default(value: object) -> str:
-    if value is dataclasses.MISSING:
+    if value is ...:
         return "needed"
     if value is None or value == ():
         return ""

@@ -11,6 +11,7 @@ import dataclasses
 import re
 import sys
 import typing
+from collections.abc import Collection
 from dataclasses import MISSING, dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -34,11 +35,9 @@ class Setting:
         types: The types of its values; ``object`` allows values that no file can hold.
         default: The value where nothing is said; ``...`` if it must be said.
         help: One sentence without a full stop; the choices are added to it.
-        least: The smallest number that is allowed.
-        most: The largest number that is allowed.
-        above: The number that a value must exceed.
-        below: The number that a value must stay below.
-        choices: The texts that are known; capital letters do not matter.
+        least: The smallest number that is allowed; ``above`` excludes the bound itself.
+        most: The largest number that is allowed; ``below`` excludes the bound itself.
+        choices: The texts that are known, perhaps a table that grows; capitals do not matter.
         others: A regular expression for texts that are allowed beside the choices.
         hint: A sentence for the end of a refusal.
         hidden: Whether the setting is neither a key of a file nor an option of a command.
@@ -50,10 +49,10 @@ class Setting:
     default: Any = ...
     help: str = ""
     least: float | None = None
-    most: float | None = None
     above: float | None = None
+    most: float | None = None
     below: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     others: str = ""
     hint: str = ""
     hidden: bool = False
@@ -71,26 +70,29 @@ class Setting:
         """
         if isinstance(value, str) and str in self.types:
             return self._text(value)
-        if isinstance(value, bool) or value is None:
-            if type(value) in self.types:
-                return value
-        elif isinstance(value, int | float) and self._allows(value):
-            return float(value) if float in self.types else value
-        elif object in self.types and not isinstance(value, PLAIN):
-            return value
+        if value is None or isinstance(value, bool):
+            fits = type(value) in self.types
+        elif isinstance(value, int | float):
+            fits = self._allows(value)
+        else:
+            fits = object in self.types and not isinstance(value, PLAIN)
+        if fits:
+            return float(value) if type(value) is int and float in self.types else value
+        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
         whole = int in self.types and isinstance(value, float) and value.is_integer()
         fix = f": write {int(value)}" if whole else ""
-        raise InputError(
-            f"`{self.name}` is {_shown(value)}; expected {self.expected}{fix}.{self._hint}"
-        )
+        hint = f" {self.hint}" if self.hint else ""
+        raise InputError(f"`{self.name}` is {shown}; expected {self.expected}{fix}.{hint}")
 
     def _text(self, value: str) -> str:
-        if not self.choices or value.lower() in self.choices:
-            return value.lower() if self.choices else value
+        if not self.choices or value in self.choices:
+            return value
+        if value.lower() in self.choices:
+            return value.lower()
         if self.others and re.fullmatch(self.others, value, re.DOTALL):
             return value
-        number = f" Or {self._number}." if self._number else ""
-        raise unknown_name(self.name, value[:60], self.choices, number[1:] + self._hint.strip())
+        hint = f"Or {self._number}." if self._number else self.hint
+        raise unknown_name(self.name, value[:60], self.choices, hint)
 
     def _allows(self, value: float) -> bool:
         if float not in self.types and (int not in self.types or isinstance(value, float)):
@@ -98,79 +100,61 @@ class Setting:
         return (
             abs(value) <= LARGEST  # neither nan nor infinite
             and (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
             and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
             and (self.below is None or value < self.below)
         )
 
-    @cached_property
+    @property
     def expected(self) -> str:
         """The values that are allowed, in words."""
-        known = f"one of {' '.join(self.choices)}" if self.choices else "text"
-        parts = ["true or false"] if bool in self.types else []
-        parts += [known] if str in self.types else []
-        return " or ".join([*parts, self._number] if self._number else parts)
+        parts = ["true", "false"] if bool in self.types else list(self.choices)
+        parts += ["text"] if str in self.types and not self.choices else []
+        parts += [self._number] if self._number else []
+        return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
     @cached_property
     def _number(self) -> str:
-        if not {int, float} & set(self.types):
+        if int not in self.types and float not in self.types:
             return ""
         name = "a number" if float in self.types else "a whole number"
-        low = self.least if self.above is None else self.above
-        high = self.most if self.below is None else self.below
-        if low is not None and high is not None:
-            left, right = "[" if self.above is None else "(", "]" if self.below is None else ")"
-            return f"{name} in {left}{low:g}, {high:g}{right}"
-        return name if low is None else f"{name} {'>=' if self.above is None else '>'} {low:g}"
-
-    @property
-    def _hint(self) -> str:
-        return f" {self.hint}" if self.hint else ""
+        left, low = (">=", self.least) if self.above is None else (">", self.above)
+        right, high = ("]", self.most) if self.below is None else (")", self.below)
+        if high is not None:
+            return f"{name} in {'[' if left == '>=' else '('}{low:g}, {high:g}{right}"
+        return name if low is None else f"{name} {left} {low:g}"
 
     @property
     def text(self) -> str:
         """The help with the choices."""
-        number = f" or {self._number}" if self._number else ""
-        return (
-            f"{self.help}: {' '.join(self.choices)}{number}." if self.choices else f"{self.help}."
-        )
+        return f"{self.help}: {self.expected}." if self.choices else f"{self.help}."
 
     def parse(self, text: str) -> Any:
         """The value that a text of the command line stands for; it is not checked yet."""
-        if {int, float} & set(self.types):
-            for kind in (int, float):
-                try:
-                    return kind(text)
-                except ValueError:
-                    continue
+        for kind in (int, float) if self._number else ():
+            try:
+                return kind(text)
+            except ValueError:
+                continue
         return text
 
 
 def setting(default: Any = MISSING, **description: Any) -> Any:
-    """A field of a dataclass that is a setting.
-
-    Args:
-        default: The default value; without one the setting must be given.
-        **description: Arguments of :class:`Setting`.
-    """
+    """A field of a dataclass that is a setting; the description is that of :class:`Setting`."""
     return dataclasses.field(default=default, metadata={"setting": description})
 
 
 @cache
 def settings_of(owner: Any) -> dict[str, Setting]:
     """The settings of a dataclass, by name."""
-    hints = typing.get_type_hints(owner)
-    found: dict[str, Setting] = {}
+    hints, found = typing.get_type_hints(owner), {}
     for field in dataclasses.fields(owner):
         if "setting" in field.metadata:
-            types = tuple(object if hint is Any else hint for hint in _union(hints[field.name]))
+            union = typing.get_args(hints[field.name]) or (hints[field.name],)
+            types = tuple(object if hint is Any else hint for hint in union)
             default = ... if field.default is MISSING else field.default
             found[field.name] = Setting(field.name, types, default, **field.metadata["setting"])
     return found
-
-
-def _union(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) or (hint,)
 
 
 def check(instance: Any) -> None:
@@ -182,11 +166,10 @@ def check(instance: Any) -> None:
 
 def to_dict(instance: Any) -> dict[str, Any]:
     """The settings of a dataclass, without defaults that are no part of an identity."""
-    found = {}
+    found = {name: getattr(instance, name) for name in settings_of(instance.__class__)}
     for name, described in settings_of(instance.__class__).items():
-        value = getattr(instance, name)
-        if described.identity == "always" or value != described.default:
-            found[name] = value
+        if described.identity == "if set" and found[name] == described.default:
+            del found[name]
     return found
 
 
@@ -199,15 +182,6 @@ def documented(owner: type[T]) -> type[T]:
 
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
-    """Refuse an argument that is not a whole number, with the words of every other setting.
-
-    >>> whole("seed", 3)
-    3
-    """
+    """Refuse an argument that is not a whole number, with the words of every other setting."""
     found: int = Setting(name, (int,), least=least).check(value)
     return found
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -81,7 +81,8 @@ class TestGrid:
         found = sweep(tmp_path, BASE, "seed=0..2", "method=nre,npe", "training.epochs=7")
         assert len(found.configs) == 6
         assert {config.training.epochs for config in found.configs} == {7}
-        assert "budget: 7.5 is not" in refusal(tmp_path, BASE, "budget=7.5")
+        told = refusal(tmp_path, BASE, "budget=7.5")
+        assert told == "--set budget=7.5: `budget` is 7.5; expected a whole number >= 2."
         assert "Did you mean `training.epochs`?" in refusal(tmp_path, BASE, "epochs=3")
         assert "write key=value" in refusal(tmp_path, BASE, "seed")
         assert "too long" in refusal(tmp_path, BASE, "seed=0..999999999")
@@ -106,15 +107,21 @@ class TestMistakes:
             (BASE + "[training]\nepoch = 5", "Did you mean `epochs` (default 500)?"),
             (BASE + "epochs = 5", "epochs: belongs in the table [training]"),
             (BASE + "training = 5", "expected a table"),
-            (BASE + "seed = [0, true]", "seed[1]: True is neither text nor a number"),
-            (BASE + "seed = [0, [1]]", "seed[1]: [1] is neither text nor a number"),
-            (BASE + "seed = 2020-01-01", "neither text nor a number"),
-            (BASE + "seed = nan", "nan is not finite"),
-            (BASE + "training.target = inf", "inf is not finite"),
-            (BASE + "num_test = 1e3", "num_test: 1000.0 is not a whole number; write 1000"),
+            (BASE + "seed = [0, true]", "seed[1]: `seed` is True; expected a whole number >= 0."),
+            (BASE + "seed = [0, [1]]", "seed[1]: `seed` is [1]; expected a whole number >= 0."),
+            (BASE + "seed = 2020-01-01", "`seed` is datetime.date(2020, 1, 1); expected a whole"),
+            (BASE + "seed = nan", "`seed` is nan; expected a whole number >= 0."),
+            (
+                BASE + "training.target = inf",
+                "`target` is inf; expected conservative, calibrated or a number",
+            ),
+            (
+                BASE + "num_test = 1e3",
+                "num_test: `num_test` is 1000.0; expected a whole number >= 1: write 1000.",
+            ),
             (BASE + "num_test = '4'", "`num_test` is '4'; expected a whole number"),
             (BASE + "seed = -1", "seed: `seed` is -1"),
-            (BASE + "device = 3", "device: 3 is not text"),
+            (BASE + "device = 3", "device: `device` is 3; expected cpu, cuda or mps."),
             (BASE + "training.preset = 'papre'", "Did you mean `paper`?"),
             (BASE + "training.levels = 'uper'", "Did you mean `upper`?"),
             ("problem = 'slpc'\nmethod = 'nre'\nbudget = 4", "Did you mean `slcp`?"),
@@ -136,7 +143,7 @@ class TestMistakes:
     def test_are_told_all_at_once(self, tmp_path):
         text = "problem = ['slcp', 'slpc']\nmethod = 'nr'\nbudget = [-1, 1.5]\nseed = 'x'\n"
         told = refusal(tmp_path, text).splitlines()
-        assert told[0] == "5 problems:"
+        assert told[0] == "5 mistakes:"
         assert [line.split(": ")[1] for line in told[1:]] == [
             "problem[1]",
             "method",
@@ -145,7 +152,7 @@ class TestMistakes:
             "seed",
         ]
         many = refusal(tmp_path, BASE + f"seed = [{'-1, ' * 50}]")
-        assert many.endswith("and 39 more") or "1 problems" not in many
+        assert many.endswith("and 39 more") or "1 mistakes" not in many
 
     def test_a_shared_mistake_is_told_once(self, tmp_path):
         text = "problem = 'slpc'\nbudget = 4\n[[runs]]\nmethod = 'nre'\n[[runs]]\nmethod = 'npe'\n"
@@ -233,7 +240,8 @@ class TestCost:
             "new": dataclasses.replace(plain, regularizer="new term", weight=1.0),
             "other": dataclasses.replace(plain, family="fmpe"),
         }
-        monkeypatch.setattr("prudent.training.methods.METHODS", METHODS | rows)
+        for name, row in rows.items():
+            monkeypatch.setitem(METHODS, name, row)
         least = seconds(RunConfig("slcp", "nre", 1024))
         assert seconds(RunConfig("slcp", "new", 1024)) > least
         assert seconds(RunConfig("slcp", "other", 1024)) >= least

@@ -92,7 +92,7 @@ class NoDensity:
         ({"distance": "square"}, "Did you mean `squared`"),
         ({"computation": "sorted"}, "Did you mean `sort`"),
         ({"levels": "median"}, "unknown levels"),
-        ({"levels": 3}, "expected one of upper mean"),
+        ({"levels": 3}, "`levels` is 3; expected upper or mean."),
         ({"target": 2.0}, "`target` is 2.0"),
         ({"fraction": 0.0}, "`fraction` is 0.0"),
         ({"fraction": 1.5}, "`fraction` is 1.5"),

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from prudent import problems
-from prudent.experiments.engines import ENGINES
+from prudent._settings import Setting, settings_of
+from prudent.experiments.config import KEYS
+from prudent.experiments.launch import LaunchOptions
 from prudent.training import methods
-from prudent.training.options import Options
 
 __all__ = [
+    "EXIT_CODES",
+    "LAUNCH",
+    "PROBLEM",
+    "Value",
     "address",
     "as_json",
     "debug",
     "engine",
-    "method_names",
-    "problem_names",
+    "options",
     "quiet",
     "seed",
 ]
@@ -28,44 +32,60 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 wrong usage or input (nothing was changed), "
     "130 interrupted by Ctrl-C, 143 by SIGTERM."
 )
-DEFAULTS = Options().to_dict()
-NUMBERS = {"weight": float, "patience": int}  # whose default is None
+DESCRIPTIONS = {
+    **problems.DESCRIPTIONS,
+    **{name: row.description for name, row in methods.METHODS.items()},
+}
 
+
+class Value(click.ParamType):  # type: ignore[type-arg]
+    """The value of a setting; it is checked with the rest, in the words of the setting."""
+
+    def __init__(self, described: Setting) -> None:
+        self.described = described
+        kinds = {int: "integer", float: "float"} if not described.choices else {}
+        self.name = next((kinds[kind] for kind in described.types if kind in kinds), "text")
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """What a text stands for."""
+        return self.described.parse(value) if isinstance(value, str) else value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The choices that begin like this."""
+        return [
+            CompletionItem(name, help=DESCRIPTIONS.get(name))
+            for name in self.described.choices
+            if name.startswith(incomplete.lower())
+        ]
+
+
+def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[[Any], Any]:
+    """An option for each of some settings.
+
+    Args:
+        settings: The settings.
+        **changes: For a setting, by name, the arguments of :func:`click.option` that differ.
+    """
+
+    def decorate(command: Any) -> Any:
+        for one in reversed(list(settings)):
+            flag = "--" + one.name.replace("_", "-")
+            default = None if one.default is ... else one.default
+            kind = {"type": Value(one), "default": default, "help": one.text}
+            kind = {"is_flag": True, "help": one.text} if bool in one.types else kind
+            command = click.option(flag, **{**kind, **changes.get(one.name, {})})(command)
+        return command
+
+    return decorate
+
+
+LAUNCH = settings_of(LaunchOptions)
 debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")
-engine = click.option("--engine", default="local", help=f"Where to work: {' '.join(ENGINES)}.")
-address = click.option("--address", help="Of a Dask scheduler; default: start one here.")
+PROBLEM = Value(KEYS["problem"])
+engine = options([LAUNCH["engine"]])
+address = options([LAUNCH["address"]])
 as_json = click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
-
-
-def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for every setting of a training, with its documentation as help."""
-    for name, text in reversed(Options.descriptions().items()):
-        kind = NUMBERS.get(name, type(DEFAULTS[name]))
-        flag = "--" + name.replace("_", "-")
-        command = click.option(flag, type=kind, default=DEFAULTS[name], help=text)(command)
-    return command
-
-
-def problem_names(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Problems for shell completion."""
-    names = problems.names()
-    return [
-        CompletionItem(name, help=problems.DESCRIPTIONS[name])
-        for name in names
-        if name.startswith(incomplete)
-    ]
-
-
-def method_names(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Methods for shell completion."""
-    return [
-        CompletionItem(name, help=methods.METHODS[name].description)
-        for name in methods.names()
-        if name.startswith(incomplete)
-    ]

@@ -10,11 +10,11 @@ import click
 
 from prudent import problems
 from prudent.cli.options import (
+    PROBLEM,
     address,
     as_json,
     debug,
     engine,
-    problem_names,
     quiet,
     seed,
 )
@@ -24,7 +24,7 @@ from prudent.experiments.engines import local, open_engine
 
 
 @click.command()
-@click.argument("problem", shell_complete=problem_names)
+@click.argument("problem", type=PROBLEM)
 @click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
 @click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
 @click.option("--workers", default=1, help="Processes; they do not change the result.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from prudent.cli.options import EXIT_CODES, address, as_json, debug, engine, quiet
+from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.cli.status import (
     expected_cost,
@@ -24,14 +24,13 @@ from prudent.experiments.launch import LaunchOptions, default_workers, find_swee
 from prudent.experiments.status import RunState, count, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
+BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
+
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", required=False, type=click.Path())
 @click.option("-o", "--output", help="Directory of the runs.  [default: runs/NAME]")
-@click.option("--workers", type=int, help="Runs at once.  [default: by cores]")
-@engine
-@address
-@click.option("--timeout", type=float, help="Seconds after which a run has failed.")
+@options(LAUNCH.values(), workers=BY_CORES)
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key.")
 @click.option("--max-runs", type=int, help=f"Allow so many runs.  [default: {MOST_RUNS:,}]")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and its cost.")
@@ -40,7 +39,6 @@ from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 @click.option("--verify", is_flag=True, help="With --status: check all files of all runs.")
 @click.option("--print-script", is_flag=True, help="Only print a Slurm job that does it.")
 @click.option("--allow-code", is_flag=True, help="Trust a FILE from elsewhere that names code.")
-@click.option("--force", is_flag=True, help="Little disk space or a changed simulator are fine.")
 @as_json
 @quiet
 @debug
@@ -79,7 +77,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    options = LaunchOptions(
+    how = LaunchOptions(
         default_workers(plan.configs) if workers is None else workers,
         engine,
         address,
@@ -87,20 +85,20 @@ def sweep(
         force,
     )
     if watch:
-        watch_status(plan, root, options.workers, as_json=as_json)
+        watch_status(plan, root, how.workers, as_json=as_json)
         return
     if status:
-        show_status(plan, root, options.workers, verify=verify, as_json=as_json)
+        show_status(plan, root, how.workers, verify=verify, as_json=as_json)
         return
     found = states(plan.configs, root, look=False)
     if dry_run:
-        show_plan(plan, root, found, options.workers, as_json=as_json)
+        show_plan(plan, root, found, how.workers, as_json=as_json)
         return
     _check_trust(plan, file or "", allowed=allow_code)
     if print_script:
         _print_script(plan, root, changes, max_runs)
         return
-    _finish(_start(plan, root, found, options, quiet=quiet or as_json), root, as_json=as_json)
+    _finish(_start(plan, root, found, how, quiet=quiet or as_json), root, as_json=as_json)
 
 
 def _plan(
@@ -145,15 +143,15 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
 
 
 def _start(
-    plan: Sweep, root: Path, found: list[RunState], options: LaunchOptions, *, quiet: bool
+    plan: Sweep, root: Path, found: list[RunState], how: LaunchOptions, *, quiet: bool
 ) -> Sequence[RunState]:
     left = {one.config.problem for one in found if one.state != "done"}
-    expected = expected_cost(found, root, options.workers)
+    expected = expected_cost(found, root, how.workers)
     check_writable(root)
     for problem in sorted(name for name in left if ":" in name):
         allow_import(problem, quiet=quiet)
-    say(plan_line(plan, found, expected, options.workers), quiet=quiet)
-    return launch(plan, root, found, options, False if quiet else None)
+    say(plan_line(plan, found, expected, how.workers), quiet=quiet)
+    return launch(plan, root, found, how, False if quiet else None)
 
 
 def _finish(found: Sequence[RunState], root: Path, *, as_json: bool) -> None:

@@ -10,31 +10,25 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from prudent.cli.options import (
-    DEFAULTS,
-    as_json,
-    debug,
-    method_names,
-    problem_names,
-    quiet,
-    seed,
-    training_options,
-)
+from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
-from prudent.experiments.config import RunConfig, read_settings
+from prudent.experiments.config import KEYS, RunConfig
+from prudent.experiments.settings import read_settings
 from prudent.problems.source import source_digest
-from prudent.training import methods
-from prudent.training.options import COVERAGE_OPTIONS, PRESETS
+from prudent.training.options import COVERAGE_OPTIONS
+
+RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
+TRAINING = {one.name: one for key, one in KEYS.items() if "." in key}
 
 
 class TrainCommand(click.Command):
     """Help in sections: the run, the training, the penalty."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write them."""
+        """Write the options, grouped in sections."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            section = "Training" if parameter.name in DEFAULTS else "Options"
+            section = "Training" if parameter.name in TRAINING else "Options"
             section = "Coverage penalty" if parameter.name in COVERAGE_OPTIONS else section
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
@@ -45,23 +39,11 @@ class TrainCommand(click.Command):
 
 
 @click.command(cls=TrainCommand)
-@click.argument("problem", required=False, shell_complete=problem_names)
-@click.option(
-    "--method",
-    default="calnre",
-    help=f"One of {' '.join(methods.names())}.",
-    shell_complete=method_names,
-)
-@click.option("--budget", default=1024, help="Simulations, training and validation together.")
+@click.argument("problem", required=False, type=PROBLEM)
+@options(RUN, method={"default": "calnre"}, budget={"default": 1024})
 @click.option("-o", "--output", required=True, help="Directory of the run.")
-@click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
-@click.option("--threads", default=1, help="Threads of torch.")
-@click.option("--device", default="cpu", help="cpu, cuda or mps.")
-@click.option("--thorough", is_flag=True, help="Also SBC, TARP and coverage by region of x.")
 @click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
-@click.option("--preset", help=f"Training settings to begin from: {' '.join(PRESETS)}.")
-@training_options
-@seed
+@options(TRAINING.values())
 @as_json
 @quiet
 @debug
@@ -109,22 +91,11 @@ def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
 def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run: what was typed, then what the file says, then our defaults."""
     training = settings.get("training", {})
-    if not isinstance(training, dict):
-        return settings  # which is refused with the reason
-    training = dict(training)
-    ours = {field.name for field in dataclasses.fields(RunConfig)}
     for name, value in ctx.params.items():
         typed = ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-        if name in DEFAULTS or name == "preset":
-            if typed:
-                training[name] = _number_or_text(value) if name == "target" else value
-        elif name in ours and (typed or name not in settings) and value is not None:
+        if name in TRAINING:
+            if typed and isinstance(training, dict):
+                training = {**training, name: value}
+        elif name in KEYS and (typed or name not in settings) and value is not None:
             settings = {**settings, name: value}
     return {**settings, "training": training}
-
-
-def _number_or_text(value: str) -> str | float:
-    try:
-        return float(value)
-    except ValueError:
-        return value

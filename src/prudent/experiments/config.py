@@ -2,68 +2,52 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 from prudent import problems
 from prudent._files import canonical_json, sha256
-from prudent.errors import InputError, StoreError, unknown_name
-from prudent.experiments.settings import FORMAT, read_settings
+from prudent._settings import check, documented, setting, settings_of, to_dict
+from prudent.errors import InputError, StoreError
+from prudent.experiments.settings import FORMAT, Mistakes
 from prudent.training import methods
-from prudent.training.options import Options
+from prudent.training.options import PRESET, Options
 
-__all__ = ["RunConfig", "read_settings"]
-
-NUMBERS = {"weight", "target", *(k for k, v in Options().to_dict().items() if type(v) is float)}
+__all__ = ["KEYS", "RunConfig"]
 
 # Coverage by region takes two halves with two regions each.
 THOROUGH_PAIRS = 120
 
 
+@documented
 @dataclass(frozen=True)
 class RunConfig:
-    """One training and its diagnosis.
+    """One training and its diagnosis; ``training`` holds its :class:`prudent.training.Options`."""
 
-    Args:
-        problem: The problem's name.
-        method: The method's name.
-        budget: Simulations for training and validation together.
-        seed: Of simulations, split, initial weights and training.
-        num_test: Test pairs, simulated apart and never part of the budget.
-        threads: Of torch; part of the identity because it can change the last bits.
-        device: Where to train: cpu, cuda or mps.
-        thorough: Also test ranks (SBC, TARP) and coverage by region, and keep some draws.
-        source: Digest of the file of a problem of one's own; see
-            :func:`prudent.problems.source.source_digest`.
-        training: See :class:`prudent.training.Options`.
-    """
-
-    problem: str
-    method: str
-    budget: int
-    seed: int = 0
-    num_test: int = 2000
-    threads: int = 1
-    device: str = "cpu"
-    thorough: bool = False
-    source: str = ""
+    problem: str = setting(
+        choices=problems.DESCRIPTIONS,
+        others=".*:.*",
+        help="The problem to simulate",
+        hint="Your own: module:attribute.",
+    )
+    method: str = setting(choices=methods.METHODS, help="The way to train")
+    budget: int = setting(least=2, help="Simulations to train and validate with")
+    seed: int = setting(0, least=0, help="The same seed gives the same result")
+    num_test: int = setting(2000, least=1, help="Test pairs, simulated apart")
+    threads: int = setting(1, least=1, help="Threads of torch")
+    device: str = setting(
+        "cpu", choices=("cpu", "cuda", "mps"), others=r"[a-z]+(:\d+)?", help="Where to train"
+    )
+    thorough: bool = setting(default=False, help="Also SBC, TARP and coverage by region of x")
+    source: str = setting("", help="Digest of the file of a problem of one's own", hidden=True)
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
-        for name in ("problem", "method", "device", "source"):
-            if not isinstance(getattr(self, name), str):
-                raise InputError(f"`{name}` is {getattr(self, name)!r}; expected text.")
-        problems.check(self.problem)
+        check(self)
         methods.get(self.method).weights(self.training.weight)
-        for name, least in (("budget", 2), ("seed", 0), ("num_test", 1), ("threads", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"`{name}` is {value!r}; expected a whole number >= {least}.")
-        if not isinstance(self.thorough, bool):
-            raise InputError(f"`thorough` is {self.thorough!r}; expected true or false.")
         if self.thorough and self.num_test < THOROUGH_PAIRS:
             raise InputError(
                 f"`num_test` is {self.num_test}; a thorough run needs {THOROUGH_PAIRS} or more."
@@ -72,35 +56,26 @@ class RunConfig:
             raise InputError("a stored run can only have a proposal with a name, such as prior.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, defaults included, as JSON can hold it."""
-        values = {name: getattr(self, name) for name in FIELDS}
-        # 5 and 5.0 are one weight, so they must have one spelling.
-        training = {
-            name: float(value) if name in NUMBERS and isinstance(value, int) else value
-            for name, value in self.training.to_dict().items()
-        }
-        return {"format": FORMAT, **values, "training": training}
+        """Everything, as JSON can hold it."""
+        return {"format": FORMAT, **to_dict(self), "training": self.training.to_dict()}
 
     def flat(self) -> dict[str, Any]:
-        """The same in one level, the settings of the training beside those of the run."""
-        values = self.to_dict()
-        training = values.pop("training")
-        return {**values, **training}
+        """All settings in one level, those of the training beside those of the run."""
+        return {"format": FORMAT, **to_dict(self), **self.training.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> RunConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         """The inverse of :meth:`to_dict`."""
-        values = dict(values)
-        found = values.pop("format", None)
-        if found != FORMAT:
+        if values.get("format") != FORMAT:
             raise StoreError(
-                f"the run has format {found}, this version reads format {FORMAT}. Upgrade prudent."
+                f"the run has format {values.get('format')}, this version reads format {FORMAT}. "
+                "Upgrade prudent."
             )
-        return cls(training=_options(values.pop("training")), **values)
+        return cls.from_settings({k: v for k, v in values.items() if k != "format"})
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> RunConfig:
-        """A run from what a user wrote; an unknown name is answered with the nearest.
+    def from_settings(cls, settings: Mapping[str, Any]) -> RunConfig:
+        """A run from what a user wrote; all mistakes are told at once.
 
         Args:
             settings: The fields of this class, with those of the training in ``training``, where
@@ -112,17 +87,20 @@ class RunConfig:
         ... ).training.epochs
         10
         """
-        for name in settings:
-            if name not in FIELDS:
-                raise unknown_name("setting", name, FIELDS)
-        values = dict(settings)
-        training = values.pop("training", {})
-        if not isinstance(training, dict):
-            raise InputError("`training` must be a table of settings.")
-        missing = [name for name in ("problem", "method", "budget") if name not in values]
-        if missing:
-            raise InputError(f"the run has no `{missing[0]}`; see: prudent train --help")
-        return cls(**values, training=_options(training))
+        mistakes = Mistakes()
+        found = flatten({k: v for k, v in settings.items() if k != "source"}, mistakes)
+        tell_missing(found, mistakes)
+        for key, value in found.items():
+            mistakes.try_to("", KEYS[key].check, value)
+        mistakes.refuse()
+        return cls.from_flat(found, settings.get("source", ""))
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Any], source: str = "") -> RunConfig:
+        """A run from known keys, those of the training with ``training.`` before them."""
+        run = nest(flat)
+        training = _options(tuple(run.pop("training", {}).items()))
+        return cls(**run, source=source, training=training)
 
     @cached_property
     def identity(self) -> str:
@@ -137,17 +115,66 @@ class RunConfig:
         return f"{self.problem} {self.method} {self.budget:,} seed {self.seed}"
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(RunConfig))
+@lru_cache(maxsize=64)
+def _options(pairs: tuple[tuple[str, Any], ...]) -> Options:
+    """Options that many runs of a sweep share."""
+    return Options.of(**dict(pairs))
 
 
-def _options(settings: dict[str, Any]) -> Options:
-    """Options that many runs of a sweep share, checked once."""
-    try:
-        return _parsed(json.dumps(settings))
-    except (TypeError, ValueError):  # not from a file
-        return Options.of(**settings)
+# Every key of a file, with a dot for those of the table [training].
+KEYS = {name: one for name, one in settings_of(RunConfig).items() if not one.hidden}
+NEEDED = [name for name, one in KEYS.items() if one.default is ...]
+KEYS["training.preset"] = PRESET
+KEYS |= {f"training.{name}": one for name, one in settings_of(Options).items()}
 
 
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> Options:
-    return Options.of(**json.loads(text))
+def flatten(table: Mapping[str, Any], mistakes: Mistakes, where: str = "") -> dict[str, Any]:
+    """The known settings of a table in one level; the other keys are mistakes.
+
+    Args:
+        table: What a user wrote.
+        mistakes: Where unknown keys are told.
+        where: How messages name the table, such as ``runs[1].``.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if key == "training" and isinstance(value, Mapping):
+            flat |= {f"training.{name}": inner for name, inner in value.items()}
+        elif key == "training":
+            mistakes.add(where + key, f"expected a table of settings, got {str(value)[:40]}.")
+        else:
+            flat[key] = value
+    for key in flat:
+        if key not in KEYS:
+            mistakes.add(where + key[:60], _unknown(key))
+    return {key: value for key, value in flat.items() if key in KEYS}
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of :func:`flatten`."""
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        table, _, name = key.rpartition(".")
+        (nested.setdefault(table, {}) if table else nested)[name] = value
+    return nested
+
+
+def tell_missing(flat: Mapping[str, Any], mistakes: Mistakes, where: str = "") -> None:
+    """Tell the settings that every run needs and this one does not have."""
+    for name in NEEDED:
+        if name not in flat:
+            mistakes.add(where + name, f"missing; every run needs {', '.join(NEEDED)}.")
+
+
+def _unknown(key: str) -> str:
+    if f"training.{key}" in KEYS:
+        return "belongs in the table [training]."
+    table, name = ("training.", key[9:]) if key.startswith("training.") else ("", key)
+    known = {one.name: one for other, one in KEYS.items() if other == table + one.name}
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = ""
+    if nearest:
+        default = known[nearest[0]].default
+        told = "" if default in (None, ...) else f" (default {default})"
+        guess = f" Did you mean `{nearest[0]}`{told}?"
+    return f"unknown key.{guess} Known: {' '.join(known)}."

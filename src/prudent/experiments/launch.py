@@ -41,7 +41,7 @@ class LaunchOptions:
 
     workers: int = setting(1, least=1, help="Runs at once")
     engine: str = setting("local", choices=ENGINES, help="Where to work")
-    address: str | None = setting(None, help="The address of a Dask scheduler")
+    address: str | None = setting(None, help="Dask scheduler to use, not one of our own")
     timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
     force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 

@@ -1,18 +1,22 @@
-"""Settings files of users: TOML or JSON, with limits that are checked before they are parsed."""
+"""Files that users write: TOML or JSON, read with limits, and all their mistakes told at once."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError
 
-__all__ = ["FORMAT", "read_settings", "read_text"]
+__all__ = ["FORMAT", "Mistakes", "read_settings"]
 
 FORMAT = 1
+MOST_SHOWN = 10
 LARGEST_FILE = 2**18
 DEEPEST = 16
 MOST_DOTS = 32
@@ -24,7 +28,7 @@ LONG_KEY = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_DOT
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, or in the ``config.json`` of a run."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
-    text = read_text(path)
+    text = _read_text(path)
     if kind == "TOML" and (found := LONG_KEY.search(text)):
         line = text.count("\n", 0, found.start()) + 1
         raise InputError(f"{path}:{line}: a key has more than {MOST_DOTS} dots.")
@@ -43,7 +47,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """The text of a small file."""
     try:
         with path.open("rb") as file:
@@ -74,3 +78,65 @@ def _depth(value: object) -> int:
             inner += item if isinstance(item, list) else []
         level, depth = inner, depth + 1
     return depth
+
+
+class Mistakes:
+    """Everything that is wrong with what a user wrote.
+
+    Args:
+        path: The file, whose lines are named.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.found: dict[tuple[str, str], None] = {}
+
+    def add(self, place: str, reason: str) -> None:
+        """Note a mistake, once.
+
+        Args:
+            place: The key, such as ``runs[0].seed[1]``, or an option of the command line such as
+                ``--set seed=x``; it may be empty.
+            reason: What is wrong.
+        """
+        self.found[place, reason] = None
+
+    def try_to(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function returns; if it refuses its arguments, that is a mistake."""
+        try:
+            return function(*arguments)
+        except InputError as error:
+            self.add(place, str(error))
+            return None
+
+    def refuse(self) -> None:
+        """Raise all mistakes in one error, if there are any."""
+        if not self.found:
+            return
+        text = ""
+        if self.path is not None:
+            with contextlib.suppress(InputError):
+                text = _read_text(self.path)
+        number = len(self.found)
+        told = [self._told(*one, text) for one in itertools.islice(self.found, MOST_SHOWN)]
+        if number == 1:
+            raise InputError(told[0])
+        more = [f"and {number - MOST_SHOWN} more"] if number > MOST_SHOWN else []
+        raise InputError("\n  ".join([f"{number} mistakes:", *told, *more]))
+
+    def _told(self, place: str, reason: str, text: str) -> str:
+        placed = f"{place}: {reason}" if place else reason
+        if self.path is None or place.startswith("--"):
+            return placed
+        return f"{self.path}{_position(place, text)}: {placed}"
+
+
+def _position(place: str, text: str) -> str:
+    """``:line:column`` of the key that a place names, if it occurs once in the text."""
+    key = re.sub(r"\[\d+\]", "", place).rsplit(".", 1)[-1]
+    found = list(re.finditer(rf"(?<![\w-]){re.escape(key)}[\"']?[ \t]*=", text)) if key else []
+    if len(found) != 1:
+        return ""
+    start = found[0].start()
+    line = text.count("\n", 0, start) + 1
+    return f":{line}:{start - text.rfind(chr(10), 0, start)}"

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from prudent._files import to_json, write_atomic
-from prudent.errors import InputError, unknown_name
-from prudent.experiments.config import RunConfig
+from prudent.errors import InputError
+from prudent.experiments._blocks import Block, read_blocks
+from prudent.experiments.config import RunConfig, nest
 from prudent.experiments.engines.slurm import Job
-from prudent.experiments.grid import RUN_KEYS, TRAINING_KEYS, Grid, grids
-from prudent.experiments.settings import FORMAT, read_settings, read_text
+from prudent.experiments.settings import FORMAT, Mistakes, read_settings
 from prudent.problems.source import source_digest
 
 __all__ = [
@@ -28,13 +28,11 @@ __all__ = [
     "Sweep",
     "check_directory",
     "check_name",
-    "expand",
     "read_sweep",
     "stored_sweep",
 ]
 
 MOST_RUNS = 10_000
-MOST_SHOWN = 10
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
 FILE = "sweep.json"
 
@@ -81,7 +79,7 @@ def read_sweep(path: Path, changes: Sequence[str] = (), max_runs: int | None = N
         changes: ``key=value`` each; a value may be a list ``a,b`` or a range ``0..4``.
         max_runs: The most runs that are wanted; 10,000 if it is not said.
     """
-    return expand(read_settings(path), path, changes, max_runs)
+    return _expand(read_settings(path), path, changes, max_runs)
 
 
 def stored_sweep(root: Path, max_runs: int | None = None) -> Sweep:
@@ -90,64 +88,41 @@ def stored_sweep(root: Path, max_runs: int | None = None) -> Sweep:
         raise InputError(f"{root} does not say what its sweep was. Name its file as well.")
     settings = read_settings(root / FILE)
     source = str(settings.pop("source", FILE))
-    return expand(settings, root / FILE, (), max_runs, source=source)
+    return dataclasses.replace(_expand(settings, root / FILE, (), max_runs), source=source)
 
 
-def expand(
-    settings: Mapping[str, Any],
-    path: Path,
-    changes: Sequence[str] = (),
-    max_runs: int | None = None,
-    source: str | None = None,
+def _expand(
+    settings: Mapping[str, Any], path: Path, changes: Sequence[str], max_runs: int | None
 ) -> Sweep:
-    """All runs of a sweep.
-
-    Args:
-        settings: What the file says.
-        path: The file, for messages.
-        changes: See :func:`read_sweep`.
-        max_runs: See :func:`read_sweep`.
-        source: The file it came from, if that is another one.
-    """
-    name = settings.get("name", path.stem)
-    found, wrong = grids(settings)
-    try:
-        check_name(name)
-    except InputError as error:
-        wrong.append(f"name: {error}")
-    try:
-        job = _job(settings)
-    except InputError as error:
-        wrong.append(str(error))
-    if not wrong:
-        found = _change(found, changes)
-        _check_size(found, path, MOST_RUNS if max_runs is None else max_runs)
-        wrong = list(itertools.islice(_all_problems(found), 100 * MOST_SHOWN))
-    if wrong:
-        raise _refusal(path, wrong)
+    name, mistakes = settings.get("name", path.stem), Mistakes(path)
+    blocks = read_blocks(settings, changes, mistakes)
+    mistakes.try_to("name", check_name, name)
+    job = mistakes.try_to("slurm", _job, settings.get("slurm", {}))
+    _check_size(blocks, MOST_RUNS if max_runs is None else max_runs, mistakes)
+    mistakes.refuse()
     configs: dict[str, RunConfig] = {}
-    total = 0
     sources = dict(settings.get("sources", {}))
-    for grid in found:
-        for values in itertools.product(*grid.axes.values()):
-            config = RunConfig.from_settings(_nested(zip(grid.axes, values, strict=True)))
-            if ":" in config.problem:
-                if config.problem not in sources:
-                    sources[config.problem] = source_digest(config.problem)
-                config = dataclasses.replace(config, source=sources[config.problem])
-            configs.setdefault(config.identity, config)
-            total += 1
-    kept: dict[str, Any] = {"runs": [_nested(grid.axes.items()) for grid in found]}
+    for block in blocks:
+        for values in itertools.product(*block.values()):
+            flat = dict(zip(block, values, strict=True))
+            problem = flat["problem"]
+            if ":" in problem and problem not in sources:
+                sources[problem] = source_digest(problem)
+            source = sources.get(problem, "")
+            config = mistakes.try_to("", RunConfig.from_flat, flat, source)
+            if config is not None:
+                configs.setdefault(config.identity, config)
+    mistakes.refuse()
+    kept: dict[str, Any] = {"runs": [nest(block) for block in blocks]}
     if sources:
         kept["sources"] = sources
-    duplicates = total - len(configs)
-    return Sweep(str(name), tuple(configs.values()), duplicates, source or str(path), kept, job)
+    duplicates = sum(map(_size, blocks)) - len(configs)
+    return Sweep(str(name), tuple(configs.values()), duplicates, str(path), kept, job)
 
 
-def _job(settings: Mapping[str, Any]) -> Job:
-    table = settings.get("slurm", {})
+def _job(table: object) -> Job:
     if not isinstance(table, dict):
-        raise InputError("slurm: expected a table of settings.")
+        raise InputError("expected a table of settings.")
     return Job.of(table)
 
 
@@ -164,95 +139,20 @@ def check_name(name: object) -> None:
         )
 
 
-def _all_problems(found: Sequence[Grid]) -> Iterable[str]:
-    """Each problem once: a wrong shared key is wrong in every grid."""
-    seen: set[str] = set()
-    for grid in found:
-        for problem in grid.problems():
-            plain = problem.removeprefix(grid.where)
-            if plain not in seen:
-                seen.add(plain)
-                yield problem
+def _size(block: Block) -> int:
+    return math.prod(map(len, block.values()))
 
 
-def _check_size(found: Sequence[Grid], path: Path, limit: int) -> None:
-    """The number of runs, before any of them is made."""
-    number, longest = 0, ("", 0)
-    for grid in found:
-        product = 1
-        for name, values in grid.axes.items():
-            product *= len(values)
-            longest = max(longest, (name, len(values)), key=lambda item: item[1])
-        number += product
+def _check_size(blocks: Sequence[Block], limit: int, mistakes: Mistakes) -> None:
+    """Tell that there are too many runs, before any of them is made."""
+    number = sum(map(_size, blocks))
     if number > limit:
-        sizes = " + ".join(" × ".join(f"{n:,}" for n in grid.sizes) or "1" for grid in found[:8])
-        raise InputError(
-            f"{path}: this grid has {number:,} runs ({sizes}). The limit is {limit:,}. Shorten "
-            f"`{longest[0]}`, or pass --max-runs {number}."
+        axes = [item for block in blocks for item in block.items()]
+        longest, _ = max(axes, key=lambda item: len(item[1]))
+        sizes = [[len(v) for v in block.values() if len(v) != 1] for block in blocks[:8]]
+        told = " + ".join(" × ".join(f"{n:,}" for n in size) or "1" for size in sizes)
+        mistakes.add(
+            "",
+            f"this grid has {number:,} runs ({told}). The limit is {limit:,}. Shorten "
+            f"`{longest}`, or pass --max-runs {number}.",
         )
-
-
-def _change(found: Sequence[Grid], changes: Sequence[str]) -> list[Grid]:
-    """The grids with some settings replaced everywhere."""
-    new: dict[str, Any] = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        key = key.strip()
-        names = {*RUN_KEYS, *(f"training.{name}" for name in TRAINING_KEYS)}
-        if not equals:
-            raise InputError(f"--set {change}: write key=value.")
-        if key not in names:
-            raise unknown_name("key", key, names)
-        new[key] = _value(text.strip())
-    if not new:
-        return list(found)
-    axes = {key: value if isinstance(value, list) else [value] for key, value in new.items()}
-    return [Grid(grid.where, {**grid.axes, **axes}, grid.lists) for grid in found]
-
-
-def _value(text: str) -> Any:
-    if match := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text):
-        first, last = int(match[1]), int(match[2])
-        if last - first >= 10 * MOST_RUNS:
-            raise InputError(f"--set: the range {text} is too long.")
-        return list(range(first, last + 1))
-    if "," in text and not text.startswith(("[", '"', "'")):
-        return [_value(part.strip()) for part in text.split(",")]
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        return text
-
-
-def _nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if name.startswith("training."):
-            result.setdefault("training", {})[name.removeprefix("training.")] = value
-        else:
-            result[name] = value
-    return result
-
-
-def _refusal(path: Path, wrong: Sequence[str]) -> InputError:
-    """All problems in one error, each with its place in the file."""
-    placed = [f"{path}{_line(path, problem)}: {problem}" for problem in wrong[:MOST_SHOWN]]
-    if len(wrong) == 1:
-        return InputError(placed[0])
-    more = f"\n  and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
-    return InputError(f"{len(wrong)} problems:\n  " + "\n  ".join(placed) + more)
-
-
-def _line(path: Path, problem: str) -> str:
-    """``:line:column`` of the key that a problem names, if it occurs once in the file."""
-    key = re.sub(r"\[\d+\]", "", problem.split(":", 1)[0]).rsplit(".", 1)[-1]
-    try:
-        text = read_text(path)
-    except InputError:
-        return ""
-    found = list(re.finditer(rf"(?<![\w-]){re.escape(key)}[\"']?[ \t]*=", text))
-    if len(found) != 1:
-        return ""
-    start = found[0].start()
-    line = text.count("\n", 0, start) + 1
-    return f":{line}:{start - text.rfind(chr(10), 0, start)}"

@@ -13,6 +13,7 @@ import torch
 
 from prudent import problems
 from prudent._progress import Reporter
+from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.datasets import Data, Pairs, Store, Stream
 from prudent.datasets.readers import open_rows, read
@@ -85,9 +86,9 @@ def fit(
     >>> estimator(x[:5]).log_prob(theta[:5]).shape
     torch.Size([5])
     """
-    chosen, settings = methods.get(method), Options.of(**options)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"`seed` is {seed!r}; expected a whole number.")
+    method, settings = methods.canonical(method), Options.of(**options)
+    chosen = methods.get(method)
+    whole("seed", seed)
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
     data, problem = _data(theta, x, invalid)
