@@ -26,6 +26,7 @@ TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2,
 FILES = {
     "config.json",
     "coverage.json",
+    "data.json",
     "history.jsonl",
     "metrics.json",
     "model.safetensors",

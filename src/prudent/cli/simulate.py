@@ -22,6 +22,9 @@ from prudent.cli.output import allow_import, check_writable, emit, show
 from prudent.errors import InputError
 from prudent.experiments.engines import local, open_engine
 
+# Suffixes that promise a file.
+FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
+
 
 @click.command()
 @click.argument("problem", type=PROBLEM)
@@ -57,6 +60,7 @@ def simulate(
     if num_simulations < 1 or workers < 1:
         raise InputError("`num_simulations` and `workers` must be whole numbers >= 1.")
     problems.check(problem)
+    _check_suffix(Path(output))
     check_writable(Path(output).parent)
     allow_import(problem, quiet=quiet or as_json)
     from prudent.datasets.simulate import simulate as fill
@@ -80,6 +84,14 @@ def simulate(
     reasons = ", ".join(f"{count:,} {name}" for name, count in invalid.items() if count)
     note = f", {number:,} of them not usable ({reasons})" if number else ""
     show(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")
+
+
+def _check_suffix(output: Path) -> None:
+    if output.suffix.lower() in FILES:
+        raise InputError(
+            f"`{output.name}` would be a directory with the name of a file; simulations go to a "
+            f"Zarr store, such as {output.with_suffix('.zarr').name}."
+        )
 
 
 def _pool(name: str, workers: int, address: str | None, output: Path) -> Any:

@@ -24,7 +24,7 @@ from prudent._locks import hold
 from prudent._progress import Progress, Reporter
 from prudent.datasets import _layout as layout
 from prudent.datasets._layout import BLOCK, import_zarr
-from prudent.datasets._simulated import draw_sequence
+from prudent.datasets.drawing import draw_sequence
 from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError

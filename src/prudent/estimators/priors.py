@@ -205,9 +205,7 @@ def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
         unknown = set(row) - {"name", "unit", "family", *PARAMETERS.get(row["family"], ())}
         if unknown and row["family"] in PARAMETERS:
             raise InputError(f"{row['family']} has no `{min(unknown)}`.")
-    specs = [
-        {"class": row["family"], "dtype": "float32", "parameters": dict(row)} for row in rows
-    ]
+    specs = [{"class": row["family"], "dtype": "float32", "parameters": dict(row)} for row in rows]
     if len(family) > 1:
         return Product([from_spec(spec) for spec in specs])
     (name,) = family

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import logging
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
-from prudent.datasets._simulated import draw
+from prudent.datasets.drawing import draw
 from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import DataError, InputError, StoreError
@@ -50,12 +51,14 @@ class Inputs:
         training: The pairs to train and validate on.
         test: Parameters (N, D) and observations ``(N, *x_shape)``; failed ones hold NaN.
         source: The name of the file, or ``simulated``.
+        num_held_out: The number of test pairs that were held out from the file.
     """
 
     problem: Problem
     training: Data
     test: tuple[Tensor, Tensor]
     source: str = "simulated"
+    num_held_out: int = 0
 
     def record(self) -> dict[str, Any]:
         """What a run remembers of its pairs, the contents of its ``data.json``."""
@@ -155,7 +158,10 @@ def from_files(
             f"`budget` is {budget:,}, but {data} has {available:,} simulations to train on"
             + (f", and {held:,} held out for testing." if held else ".")
         )
-    training = read(rows, budget=budget or available, invalid="exclude")
+    with warnings.catch_warnings(action="ignore"):  # they are told below
+        training = read(rows, budget=budget or available, invalid="exclude")
+    if number := training.num_invalid:
+        logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
     facts = {"problem": problem or f"file:{known.name}", "budget": budget or available}
     digests = [training.digest()]
     if problem is not None and test_data is None:
@@ -165,7 +171,6 @@ def from_files(
         if test_data is None:
             found = rows.read(available, available + held)
             pairs = Pairs.among(found[0], found[1], found[2] == 0)
-            logger.info("the last %s rows of %s are held out as test pairs.", f"{held:,}", data)
         assert isinstance(pairs, Pairs)
         test, num_test = (pairs.theta, pairs.x), len(pairs)
         digests.append(pairs.digest())
@@ -174,7 +179,7 @@ def from_files(
         spec = {"prior": to_spec(known.prior) or prior, "names": known.parameter_names}
     facts |= {"num_test": num_test, "data": sha256(canonical_json(digests))}
     facts |= {"prior": canonical_json(spec).decode()} if spec else {}
-    inputs = Inputs(known, training, test, Path(data).name)
+    inputs = Inputs(known, training, test, Path(data).name, held)
     if test_data is not None:
         refuse_overlap(inputs.record(), *test, test_data)
     return inputs, facts
@@ -203,7 +208,7 @@ def _described(
     if prior.endswith((".toml", ".json")):
         found, names, units = from_table(read_settings(Path(prior)))
     else:
-        made = import_attribute(prior) if ":" in prior else problems.get(prior)
+        made: Any = import_attribute(prior) if ":" in prior else problems.get(prior)
         found = getattr(made, "prior", made)
         names = list(getattr(made, "parameter_names", ()))
     if (dim := check_prior(found)) != rows.dim:
@@ -252,7 +257,7 @@ def refuse_overlap(record: Mapping[str, Any], theta: Tensor, x: Tensor, name: st
 
 def _remembered(training: Data) -> list[bytes]:
     """Hashes of training rows, evenly from all of them."""
-    step = max(1, len(training) // REMEMBERED)
+    step = -(-(len(training) + training.num_invalid) // REMEMBERED)
     found: list[bytes] = []
     for part in training.parts():
         some = part[part.row_numbers % step == 0]
