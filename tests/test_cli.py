@@ -63,7 +63,7 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["train", "slcp", "--budget", "-5", "-o", "run"], "`budget` is -5"),
         (["train", "slcp", "--budget", "many", "-o", "run"], "`budget` is 'many'; expected"),
         (["train", "slcp", "--epochs", "0", "-o", "run"], "`epochs` is 0"),
-        (["train", "slcp", "--method", "nre", "--weight", "5", "-o", "run"], "no regulariser"),
+        (["train", "slcp", "--method", "nre", "--weight", "5", "-o", "run"], "no regularizer"),
         (["train", "slcp", "--target", "safe", *TINY, "-o", "run"], "unknown target `safe`"),
         (["train", "slcp"], "--output"),
         (["train", "slcp", "--epoch", "3", "-o", "run"], "--epochs"),

@@ -44,6 +44,15 @@ def test_names_are_found_by_completion():
         _ = prudent.fitt
 
 
+@pytest.mark.parametrize("package", ["problems", "datasets", "training", "experiments", "reports"])
+def test_every_name_of_a_package_is_there(package):
+    module = getattr(prudent, package)
+    assert len(module.__all__) >= 2
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert name in dir(module)
+
+
 SOURCE = Path(prudent.__file__).parents[1]
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path

@@ -6,7 +6,6 @@ Markdown. A notebook gets a hidden first cell that makes its figures vector grap
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from prudent._settings import Setting
+from prudent._settings import Setting, settings_of
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
@@ -78,16 +77,15 @@ def training_keys() -> str:
 
 
 def _keys(settings: Iterable[Setting]) -> str:
-    rows = [(f"`{s.name}`", _default(s.default), f"{s.help}.", s.expected) for s in settings]
+    rows = [
+        (f"`{s.name}`", _default(s.default), plain(f"{s.help}."), s.expected) for s in settings
+    ]
     return table(("key", "default", "meaning", "values"), rows)
 
 
 def slurm_keys() -> str:
     """The keys of the table ``[slurm]``."""
-    told, job = arguments(Job), Job()
-    names = [field.name for field in dataclasses.fields(Job)]
-    rows = [(f"`{name}`", _default(getattr(job, name)), told[name]) for name in names]
-    return table(("key", "default", "meaning"), rows)
+    return _keys(settings_of(Job).values())
 
 
 def presets() -> str:

@@ -1,35 +1,40 @@
 """Packages that import their parts on first use.
 
 The command line answers ``--help`` and wrong input before torch is loaded, which alone takes two
-seconds. A package lists where its names live; ``attach`` makes them importable and visible to
-``dir`` and completion.
+seconds. A package names its parts once, as imports under ``if TYPE_CHECKING``: type checkers read
+them there, and ``attach`` makes them importable and visible to ``dir`` and completion.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
 def attach(
-    package: str, names: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The module-level ``__getattr__`` and ``__dir__`` of a package.
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     Args:
-        package: ``__name__`` of the package.
-        names: For each public name, the module below the package that defines it. A name that
-            maps to itself is a submodule.
+        package: The ``__name__`` of the package.
+        file: The ``__file__`` of the package.
     """
+    places: dict[str, tuple[str | None, str]] = {}
+    for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        for line in block.body if isinstance(block, ast.If) else ():
+            if isinstance(line, ast.ImportFrom):
+                places |= {name.name: (line.module, name.name) for name in line.names}
 
     def load(name: str) -> Any:
-        if name not in names:
+        if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{names[name]}")
-        return module if names[name] == name else getattr(module, name)
+        module, attribute = places[name]
+        if module == package:
+            return importlib.import_module(f"{package}.{attribute}")
+        return getattr(importlib.import_module(str(module)), attribute)
 
-    def listing() -> list[str]:
-        return sorted(names)
-
-    return load, listing
+    return load, lambda: sorted(places), sorted(places)

@@ -21,6 +21,7 @@ from prudent.errors import InputError, unknown_name
 __all__ = ["Setting", "check", "documented", "setting", "settings_of", "to_dict", "whole"]
 
 T = TypeVar("T")
+TYPES: dict[Any, type] = {Any: object, tuple[str, ...]: tuple}
 LARGEST = sys.float_info.max
 # What can be written in a file; objects of other types are judged by who uses them.
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
@@ -39,6 +40,7 @@ class Setting:
         most: The largest number that is allowed; ``below`` excludes the bound itself.
         choices: The texts that are known, perhaps a table that grows; capitals do not matter.
         others: A regular expression for texts that are allowed beside the choices.
+        form: The form of a text that is not among the choices, in words.
         hint: A sentence for the end of a refusal.
         hidden: Whether the setting is neither a key of a file nor an option of a command.
         identity: ``always``, or ``if set`` to leave out the default in :func:`to_dict`.
@@ -54,6 +56,7 @@ class Setting:
     below: float | None = None
     choices: Collection[str] = ()
     others: str = ""
+    form: str = "text"
     hint: str = ""
     hidden: bool = False
     identity: str = "always"
@@ -68,6 +71,9 @@ class Setting:
             ...
         prudent.errors.InputError: `seed` is 1.0; expected a whole number >= 0: write 1.
         """
+        if tuple in self.types and isinstance(value, list | tuple):
+            one = dataclasses.replace(self, types=(str,))
+            return tuple(one.check(text) for text in value)
         if isinstance(value, str) and str in self.types:
             return self._text(value)
         if value is None or isinstance(value, bool):
@@ -78,19 +84,24 @@ class Setting:
             fits = object in self.types and not isinstance(value, PLAIN)
         if fits:
             return float(value) if type(value) is int and float in self.types else value
+        raise self._refusal(value)
+
+    def _refusal(self, value: Any) -> InputError:
         shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
         whole = int in self.types and isinstance(value, float) and value.is_integer()
         fix = f": write {int(value)}" if whole else ""
         hint = f" {self.hint}" if self.hint else ""
-        raise InputError(f"`{self.name}` is {shown}; expected {self.expected}{fix}.{hint}")
+        return InputError(f"`{self.name}` is {shown}; expected {self.expected}{fix}.{hint}")
 
     def _text(self, value: str) -> str:
-        if not self.choices or value in self.choices:
+        if value in self.choices or not (self.choices or self.others):
             return value
         if value.lower() in self.choices:
             return value.lower()
         if self.others and re.fullmatch(self.others, value, re.DOTALL):
             return value
+        if not self.choices:
+            raise self._refusal(value)
         hint = f"Or {self._number}." if self._number else self.hint
         raise unknown_name(self.name, value[:60], self.choices, hint)
 
@@ -109,7 +120,7 @@ class Setting:
     def expected(self) -> str:
         """The values that are allowed, in words."""
         parts = ["true", "false"] if bool in self.types else list(self.choices)
-        parts += ["text"] if str in self.types and not self.choices else []
+        parts += [self.form] if {str, tuple} & {*self.types} and not self.choices else []
         parts += [self._number] if self._number else []
         return " or ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
@@ -150,8 +161,9 @@ def settings_of(owner: Any) -> dict[str, Setting]:
     hints, found = typing.get_type_hints(owner), {}
     for field in dataclasses.fields(owner):
         if "setting" in field.metadata:
-            union = typing.get_args(hints[field.name]) or (hints[field.name],)
-            types = tuple(object if hint is Any else hint for hint in union)
+            hint = hints[field.name]
+            union = (typing.get_origin(hint) is not tuple and typing.get_args(hint)) or (hint,)
+            types = tuple(TYPES.get(one, one) for one in union)
             default = ... if field.default is MISSING else field.default
             found[field.name] = Setting(field.name, types, default, **field.metadata["setting"])
     return found

@@ -39,8 +39,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") 
     unknown problem `slpc`. Did you mean `slcp`? Known: gaussian slcp.
     """
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    guess = f" Did you mean `{nearest[0]}`?" if nearest else ""
+    spelled = {one.lower(): one for one in names}
+    nearest = difflib.get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.5)
+    guess = f" Did you mean `{spelled[nearest[0]]}`?" if nearest else ""
     tail = f" {hint}" if hint else ""
     return InputError(f"unknown {kind} `{name}`.{guess} Known: {' '.join(names)}.{tail}")
 

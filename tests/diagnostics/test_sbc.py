@@ -254,8 +254,8 @@ def test_functions_that_are_nan_and_draws_outside_the_prior_are_counted():
         ({"functions": {"f": "log_prop"}}, "Did you mean `log_prob`"),
         ({"functions": {}}, "empty"),
         ({"functions": {"f": lambda theta, x: theta}}, "expected the function `f`"),
-        ({"num_samples": 0}, "whole number from 1 on"),
-        ({"thin": 0}, "whole number from 1 on"),
+        ({"num_samples": 0}, "whole number >= 1"),
+        ({"thin": 0}, "whole number >= 1"),
     ],
 )
 def test_misuse_is_named(options, message):

@@ -14,11 +14,10 @@ import click
 import pytest
 
 from prudent.cli.entry import cli
-from prudent.errors import InputError
 from prudent.experiments._blocks import read_blocks
 from prudent.experiments.config import KEYS
-from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import Mistakes
+from prudent.experiments.sweep import read_job
 from prudent.reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +155,6 @@ def test_some_commands_are_found():
 def test_sweeps_and_settings_have_known_keys(page):
     for text in blocks(page.read_text(), "toml"):
         settings = tomllib.loads(text)
-        Job.of(settings.get("slurm", {}))
         mistakes = mistakes_of(settings)
         if "problem" not in settings:  # a part of a file
             mistakes = [text for text in mistakes if not text.startswith("missing; ")]
@@ -166,13 +164,14 @@ def test_sweeps_and_settings_have_known_keys(page):
 def mistakes_of(settings):
     mistakes = Mistakes()
     read_blocks(settings, (), mistakes)
+    read_job(settings, mistakes)
     return [reason for _, reason in mistakes.found]
 
 
 def test_an_unknown_key_is_noticed():
     assert "unknown key." in mistakes_of(tomllib.loads("buget = 5"))[0]
-    with pytest.raises(InputError, match="quue"):
-        Job.of({"quue": "long"})
+    text = mistakes_of(tomllib.loads("[slurm]\nquue = 'long'"))
+    assert any("Did you mean `queue`" in reason for reason in text)
 
 
 @every_page

@@ -19,7 +19,7 @@ from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments._worker import attempt
-from prudent.experiments.run import diagnose_run, run
+from prudent.experiments.run import diagnose_run, run_one
 from prudent.training import Options
 
 TINY = ["--method", "npe", "--epochs", "2", "--batch-size", "64", "-q"]
@@ -201,7 +201,7 @@ SHARED = [
 
 
 def test_runs_of_a_sweep_share_their_simulations(tmp_path, monkeypatch):
-    alone = [run(config, tmp_path / "alone" / config.identity, False) for config in SHARED]
+    alone = [run_one(config, tmp_path / "alone" / config.identity, False) for config in SHARED]
     calls = []
     original = problems.get("gaussian").simulator
 

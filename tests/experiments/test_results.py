@@ -11,7 +11,7 @@ import prudent.experiments
 from prudent._files import dump_json, sha256, to_json
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
-from prudent.experiments.run import run
+from prudent.experiments.run import run_one as run
 from prudent.experiments.store import read, record_failure
 from prudent.training import Options
 

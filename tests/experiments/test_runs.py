@@ -13,10 +13,12 @@ import torch
 import prudent
 from faults import CRASHED, fault_points, mutations
 from prudent._files import to_json, write_atomic
+from prudent.datasets.simulate import draw_pairs
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._worker import attempt
-from prudent.experiments.run import diagnose_run, run
+from prudent.experiments.run import diagnose_run
+from prudent.experiments.run import run_one as run
 from prudent.experiments.status import states
 from prudent.experiments.store import failure, publish
 from prudent.training import Options
@@ -216,7 +218,7 @@ def test_a_stored_estimator_can_be_diagnosed_again(finished):
 
 def test_test_pairs_are_not_training_pairs():
     problem = prudent.problems.get("gaussian")
-    budget, test = problem.draw(1000, 0, "budget")[0], problem.draw(1000, 0, "test")[0]
+    budget, test = draw_pairs(problem, 1000, 0).theta, problem.draw(1000, 0, "test")[0]
     assert not (budget[:, None] == test[None]).all(-1).any()
 
 

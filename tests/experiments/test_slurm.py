@@ -1,5 +1,6 @@
 """Slurm without a cluster: job scripts as they are, and a pretended one that runs them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from sweeping import command, finish, prepare, results, start
 from faults import tree_digest
 from prudent.errors import InputError
 from prudent.experiments.engines.slurm import Job, script
+from prudent.experiments.sweep import read_sweep
 
 pytest.importorskip("dask_jobqueue")
 pytestmark = [
@@ -102,12 +104,14 @@ def test_odd_names_stay_names(name, tmp_path):
         ({"directives": "--exclusive"}, "expected a list"),
         ({"directives": ["--a=b\n#SBATCH --c"]}, "slurm.directives"),
         ({"directives": ["--a=b; rm"]}, "slurm.directives"),
-        ({"prologue": ["a\nb"]}, "not one line"),
+        ({"prologue": ["a\nb"]}, "expected a list of lines"),
     ],
 )
-def test_what_could_break_a_script_is_refused(settings, message):
+def test_what_could_break_a_script_is_refused(tmp_path, settings, message):
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    with_slurm(tmp_path, text)
     with pytest.raises(InputError, match=message):
-        Job.of(settings)
+        read_sweep(tmp_path / "my.toml")
 
 
 def with_slurm(place, text):
@@ -121,7 +125,7 @@ def test_mistakes_in_the_file_change_nothing(tmp_path):
     before = tree_digest(tmp_path)
     code, _, err = finish(start(tmp_path, "--print-script"))
     assert code == 2
-    assert "slurm.queue: 'a;b' is not a name" in err
+    assert "slurm.queue: `queue` is 'a;b'; expected a name" in err
     assert tree_digest(tmp_path) == before
 
 

@@ -131,7 +131,7 @@ class TestMistakes:
             (BASE + "runs = []", "nothing to run"),
             (BASE + "runs = 3", "expected tables [[runs]]"),
             (BASE + "[[runs]]\nseeds = 3", "runs[0].seeds: unknown key. Did you mean `seed`"),
-            (BASE + "training.weight = 5", "no regulariser in nre"),
+            (BASE + "training.weight = 5", "no regularizer in nre"),
             (BASE + "training.num_samples = [4, 8]", "no coverage penalty in nre"),
             (BASE + "name = '../x'", "'../x' is not a name"),
             ("", "problem: missing"),

@@ -5,7 +5,7 @@ import pytest
 import prudent.experiments
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
-from prudent.experiments.run import run
+from prudent.experiments.run import run_one as run
 from prudent.problems.gaussian import exact_posterior
 from prudent.training import Options
 

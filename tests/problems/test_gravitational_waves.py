@@ -7,7 +7,7 @@ import pytest
 import torch
 from references import gravitational_waves as plain
 
-from prudent.problems import gravitational_waves, phenom_b
+from prudent.problems import _phenom_b, gravitational_waves
 
 PROBLEM = gravitational_waves.problem()
 ALPHA = 1e-4
@@ -49,7 +49,7 @@ def stacked(drawn):
         distance=column(lambda one: one["distance"]),
         phase=column(lambda one: one["phase"]),
         cos_inclination=column(lambda one: one["cos_inclination"]),
-        polarisation=column(lambda one: one["polarisation"]),
+        polarization=column(lambda one: one["polarization"]),
         longitude=column(lambda one: one["sky"][0]),
         sin_latitude=column(lambda one: math.sin(one["sky"][1])),
     )
@@ -117,13 +117,13 @@ def test_signals_equal_the_plain_reference():
 def test_phases_need_float64():
     """The same formula in float32 is off by more than the tolerance of the test above."""
     frequency = gravitational_waves.frequencies()
-    parameters = phenom_b.reduced(torch.tensor([[10.0, 10.0]]), torch.tensor([[0.5, 0.5]]))
-    exact = phenom_b.phase(frequency, *parameters)
-    single = phenom_b.phase(frequency.float(), *(p.float() for p in parameters))
+    parameters = _phenom_b.reduced(torch.tensor([[10.0, 10.0]]), torch.tensor([[0.5, 0.5]]))
+    exact = _phenom_b.phase(frequency, *parameters)
+    single = _phenom_b.phase(frequency.float(), *(p.float() for p in parameters))
     assert (exact - single).abs().max() > 1e-4
     first, second = torch.tensor([[10.0, 80.0]]), torch.tensor([[0.5, 0.5]])
     reference = plain.waveform(frequency.numpy(), 10.0, 80.0, 0.5, 0.5)
-    got = phenom_b.strain(frequency, first, second)[0].numpy()
+    got = _phenom_b.strain(frequency, first, second)[0].numpy()
     assert np.abs(got - reference).max() < 1e-9 * np.abs(reference).max()
 
 
@@ -140,7 +140,7 @@ def test_squares_of_a_signal_sum_to_its_squared_snr():
         integral = 4 * np.sum((power[1:] + power[:-1]) / 2) * (frequency[1] - frequency[0])
         gain = 0.0
         for response in (plain.H1_RESPONSE, plain.L1_RESPONSE):
-            plus, cross = plain.antenna(response, one["sky"], one["polarisation"])
+            plus, cross = plain.antenna(response, one["sky"], one["polarization"])
             tilt = one["cos_inclination"]
             gain += (plus * (1 + tilt**2) / 2) ** 2 + (cross * tilt) ** 2
         assert total == pytest.approx(gain * integral, rel=5e-3)
@@ -207,7 +207,7 @@ def test_the_time_of_arrival_does_not_tell_the_masses(monkeypatch):
 def test_the_peak_is_found_between_the_samples():
     """Within 0.1 ms, a fifth of a sample, of the peak of the same envelope sampled finely."""
     frequency = gravitational_waves.frequencies()
-    strain = phenom_b.strain(frequency, masses(64, 19), sources(64, 20).spins)
+    strain = _phenom_b.strain(frequency, masses(64, 19), sources(64, 20).spins)
     for spectrum, found in zip(strain, gravitational_waves.peak_time(strain), strict=True):
         padded = np.zeros(16 * plain.SEGMENT, dtype=complex)
         padded[160:8192] = spectrum
@@ -238,7 +238,7 @@ def test_the_segment_is_long_enough(monkeypatch):
     theta = torch.tensor([[10.0, 10.0]]).expand(3, 2)
     at = sources(3, 10)
     at = at._replace(spins=torch.tensor([[0.9, 0.9], [0.0, 0.0], [-0.9, -0.9]]).double())
-    strain = phenom_b.strain(gravitational_waves.frequencies(), theta, at.spins)
+    strain = _phenom_b.strain(gravitational_waves.frequencies(), theta, at.spins)
     peak = gravitational_waves.peak_time(strain)
     monkeypatch.setattr(gravitational_waves, "peak_time", lambda h: peak)
     signal = gravitational_waves.signal(theta, at)

@@ -8,7 +8,7 @@ import torch
 from references import gravitational_waves as plain
 
 from prudent.errors import InputError
-from prudent.problems import gravitational_waves, gravitational_waves_pycbc, phenom_b
+from prudent.problems import _phenom_b, gravitational_waves, gravitational_waves_pycbc
 
 # PyCBC and what it imports warn about their own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -47,7 +47,7 @@ def ours(binary):
     strain = torch.zeros(LENGTH, dtype=torch.complex128)
     above = frequency >= 20
     first, second = torch.tensor([binary], dtype=torch.float64).split(2, dim=1)
-    strain[above] = phenom_b.strain(frequency[above], first, second)[0]
+    strain[above] = _phenom_b.strain(frequency[above], first, second)[0]
     return FrequencySeries(strain.numpy(), delta_f=STEP)
 
 
@@ -116,13 +116,13 @@ def test_detectors_are_those_of_pycbc():
     turned = first.gmst_estimate(100)
     for seed in range(20):
         at = source(seed)
-        # PyCBC's axes are ours in a mirror: the polarisation turns the other way from the other
+        # PyCBC's axes are ours in a mirror: the polarization turns the other way from the other
         # end, and the cross pattern changes sign. Inclinations are symmetric, so neither matters.
-        mirrored = at._replace(polarisation=np.pi - at.polarisation)
+        mirrored = at._replace(polarization=np.pi - at.polarization)
         plus, cross, delay = gravitational_waves.antenna(mirrored)
         sky = at.longitude.item() + turned, np.arcsin(at.sin_latitude.item())
         for detector, p, c in zip((first, second), plus[0], cross[0], strict=True):
-            expected = detector.antenna_pattern(*sky, at.polarisation.item(), 100)
+            expected = detector.antenna_pattern(*sky, at.polarization.item(), 100)
             assert (p.item(), -c.item()) == pytest.approx(expected, abs=1e-5)
         expected = second.time_delay_from_detector(first, *sky, 100)
         assert delay.item() == pytest.approx(expected, abs=1e-8)

@@ -1,10 +1,16 @@
 """One contract over all registered problems."""
 
+import sys
+import types
+
 import pytest
 import torch
 
 from prudent import problems
 from prudent.errors import DataError, InputError
+from prudent.experiments import RunConfig, cost, load_results, run_one
+from prudent.reports import write_report
+from prudent.training import Options
 
 
 @pytest.fixture(params=problems.names())
@@ -127,3 +133,25 @@ def test_every_problem_trains_with_its_networks(problem, family):
     assert values[0].shape == (4,)
     assert values[0].isfinite().all()
     assert torch.equal(*values)
+
+
+def test_a_problem_is_a_module_and_a_line_of_the_registry(monkeypatch, tmp_path):
+    """One that is added from outside is listed, simulated, trained on, costed and reported."""
+    module = types.ModuleType("prudent.problems.line")
+    module.problem = lambda: problems.Problem(
+        name="line",
+        prior=problems.box([0.0], [1.0]),
+        simulator=lambda theta, generator: theta + torch.randn(theta.shape, generator=generator),
+        x_shape=(1,),
+        parameter_names=("slope",),
+    )
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(problems.DESCRIPTIONS, "line", "a slope, seen with noise")
+    assert "line" in problems.names()
+    options = Options(epochs=1, batch_size=32)
+    config = RunConfig("line", "npe", budget=64, num_test=60, training=options)
+    assert cost.seconds(config) > 0
+    run = run_one(config, tmp_path / "runs" / config.identity, progress=False)
+    assert run.config.problem == "line"
+    write_report(load_results(tmp_path / "runs"), tmp_path / "report.html")
+    assert "line" in (tmp_path / "report.html").read_text()

@@ -86,7 +86,7 @@ def test_posterior_is_the_plain_likelihood_up_to_a_constant():
 def brute_force(x):
     """The integral of the posterior of one observation, by midpoints in log |theta|."""
     # A range with nearly all the mass, and below it a coarse one for posteriors flat at 0.
-    scale = slcp.summarise(x)[0][0].sqrt().clamp_min(2e-4)
+    scale = slcp.summarize(x)[0][0].sqrt().clamp_min(2e-4)
     cuts = torch.stack((torch.full_like(scale, 1e-8), scale / 3.5, (20 * scale).clamp_max(3)))
     nodes, weights = [], []
     for low, high, num in ((cuts[0].log(), cuts[1].log(), 80), (*cuts[1:].log(), 160)):
@@ -121,7 +121,7 @@ def test_quadratures_have_converged():
 
 def test_both_evidences_agree():
     x = torch.cat((PROBLEM.draw(10, seed=13)[1], PROBLEM.simulate(HARD[:8], generator(14))))
-    root = slcp.summarise(x)[0] / torch.tensor(slcp.ROUNDING)
+    root = slcp.summarize(x)[0] / torch.tensor(slcp.ROUNDING)
     x = x[(root > 1_000).all(-1)]
     assert len(x) > 12
     other = torch.cat([slcp.log_evidence_rounded(row) for row in x.split(1)])
@@ -170,7 +170,7 @@ def checks():
     log_radius = (
         math.log(0.2) + math.log(50) * (torch.arange(radii).view(-1, 1) + offset[1]) / radii
     )
-    root = slcp.summarise(x)[0]
+    root = slcp.summarize(x)[0]
     alpha = torch.stack((phi.cos(), phi.sin()), -1) * log_radius.exp().unsqueeze(-1)
     # All four quadrants are alike; the sign of each node is drawn at random.
     sign = torch.randint(2, alpha.shape, generator=generator(21)) * 2 - 1

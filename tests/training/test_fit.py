@@ -185,7 +185,7 @@ class NoDensity:
         ({"epochs": True}, InputError, "`epochs` is True"),
         ({"batch_size": 1000}, InputError, "only 205 pairs"),
         ({"weight": -1.0}, InputError, "`weight` is -1.0"),
-        ({"method": "nre", "weight": 5.0}, InputError, "no regulariser"),
+        ({"method": "nre", "weight": 5.0}, InputError, "no regularizer"),
         ({"num_samples": 0}, InputError, "`num_samples` is 0"),
         ({"learning_rate": float("nan")}, InputError, "`learning_rate` is nan"),
         ({"validation_fraction": 1.0}, InputError, "between 0 and 1"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from prudent._settings import whole
 from prudent.cli.options import as_json, debug, quiet
 from prudent.cli.output import allow_import, emit, say, show
-from prudent.errors import InputError
 
 
 @click.command()
@@ -46,8 +46,8 @@ def diagnose(
       prudent diagnose runs/first --thorough
       prudent diagnose runs/first --data test.h5
     """
-    if num_test is not None and num_test < 1:
-        raise InputError(f"`num_test` is {num_test}; expected a whole number >= 1.")
+    if num_test is not None:
+        whole("num_test", num_test, 1)
     say("loading torch ...", quiet=quiet or as_json)
     from prudent.experiments.run import diagnose_run
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from prudent import problems
+from prudent._settings import whole
 from prudent.cli.options import (
     PROBLEM,
     address,
@@ -57,8 +58,8 @@ def simulate(
       prudent simulate slcp -n 16384 --seed 0 -o sims.zarr
       prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
     """
-    if num_simulations < 1 or workers < 1:
-        raise InputError("`num_simulations` and `workers` must be whole numbers >= 1.")
+    whole("num_simulations", num_simulations, 1)
+    whole("workers", workers, 1)
     problems.check(problem)
     _check_suffix(Path(output))
     check_writable(Path(output).parent)

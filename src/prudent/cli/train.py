@@ -15,7 +15,7 @@ from prudent.cli.output import allow_import, check_writable, emit, say, show
 from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
@@ -123,9 +123,9 @@ def _from_files(
 
 def _run(config: RunConfig, path: Path, inputs: Any, *, quiet: bool) -> Any:
     say(f"{config} ...", quiet=quiet)
-    from prudent.experiments.run import run
+    from prudent.experiments.run import run_one
 
-    return run(config, path, False if quiet else None, inputs)
+    return run_one(config, path, False if quiet else None, inputs)
 
 
 def _typed(ctx: click.Context, name: str) -> bool:

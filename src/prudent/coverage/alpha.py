@@ -10,7 +10,7 @@ the mass outside the smallest highest-density region that contains :math:`\theta
 credibility :math:`1 - \alpha` contains the truth exactly when :math:`\alpha_i \ge \alpha`. So a
 calibrated posterior has uniform alphas, an over-confident one too many near 0.
 
-With draws :math:`\theta_{ij}` of a proposal I, self-normalised importance sampling (Eq. 11) gives
+With draws :math:`\theta_{ij}` of a proposal I, self-normalized importance sampling (Eq. 11) gives
 
 .. math::
     \hat\alpha_i = \sum_j w_{ij}\, \mathbb{1}[q_{ij} < q_i], \qquad

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
+from prudent._settings import whole
 from prudent.contracts import Evaluation, PerPair, Rows
 from prudent.coverage.alpha import effective_size, unchecked_alpha
 from prudent.coverage.proposals import check_proposal, draw
@@ -195,8 +196,7 @@ class CoveragePenalty(nn.Module):
         midpoint: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(num_samples, int) or num_samples < 1:
-            raise InputError(f"`num_samples` is {num_samples!r}; expected a whole number >= 1.")
+        whole("num_samples", num_samples, 1)
         if indicator not in INDICATORS:
             raise unknown_name("indicator", indicator, INDICATORS)
         if isinstance(fraction, bool) or not 0 < fraction <= 1:

@@ -8,7 +8,7 @@ the forward pass and declares, for the backward pass only, that it followed a sm
 
 Sorting needs no relaxation: it permutes its input, and its derivative is that permutation. The
 soft sort of Blondel et al. (2020), which the paper uses, gives the same on values in [0, 1]: its
-isotonic step merges two neighbours only if they differ by more than its weights do, which is 1.
+isotonic step merges two neighbors only if they differ by more than its weights do, which is 1.
 """
 
 from __future__ import annotations

@@ -13,15 +13,4 @@ if TYPE_CHECKING:
     from prudent.datasets.streaming import Data as Data
     from prudent.datasets.streaming import Stream as Stream
 
-__all__ = ["Data", "Pairs", "Store", "Stream", "read"]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Data": "streaming",
-        "Pairs": "pairs",
-        "Store": "store",
-        "Stream": "streaming",
-        "read": "readers",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

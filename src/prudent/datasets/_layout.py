@@ -18,6 +18,7 @@ import numpy as np
 
 from prudent._extras import require
 from prudent._files import canonical_json, sha256
+from prudent._settings import whole
 from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
 from prudent.version import __version__
@@ -48,13 +49,9 @@ def import_zarr() -> Any:
 
 def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: int) -> Json:
     """The attributes of the group, with a checksum over all of them."""
-    for name, value, least in (
-        ("num_simulations", num_simulations, 1),
-        ("seed", seed, 0),
-        ("chunk_size", chunk_size, 1),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"`{name}` is {value!r}; expected a whole number from {least} on.")
+    whole("num_simulations", num_simulations, 1)
+    whole("seed", seed, 0)
+    whole("chunk_size", chunk_size, 1)
     values: Json = {
         "kind": KIND,
         "format": FORMAT,

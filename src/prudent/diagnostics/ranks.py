@@ -28,6 +28,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
+from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets import Pairs
 from prudent.errors import DataError, InputError, unknown_name
@@ -241,10 +242,8 @@ def _num_duplicates(draws: Tensor) -> int:
 def _num_samples(estimator: Estimator, num_samples: int | None, thin: int) -> int:
     default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
     number = default if num_samples is None else num_samples
-    for name, value in (("num_samples", number), ("thin", thin)):
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"`{name}` is {value!r}; expected a whole number from 1 on.")
-    return number
+    whole("thin", thin, 1)
+    return whole("num_samples", number, 1)
 
 
 def _check_functions(functions: Mapping[str, TestFunction | str]) -> None:

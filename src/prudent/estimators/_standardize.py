@@ -2,7 +2,7 @@ r"""Put numbers of any size near zero, unmoved by outliers.
 
 Location and scale are the median and the interquartile range, which a few extreme simulations
 cannot shift. Observations are squashed as well, :math:`\operatorname{asinh}((x - m) / s)`: linear
-near the centre and logarithmic in the tails, so that heavy-tailed simulators neither saturate the
+near the center and logarithmic in the tails, so that heavy-tailed simulators neither saturate the
 network nor vanish in a sliver of its input. The map is one-to-one: nothing is lost or clipped.
 """
 
@@ -41,7 +41,7 @@ class Standardize(nn.Module):
         """Take location and scale from data (N, ...).
 
         A component whose quartiles coincide is scaled by its standard deviation, a constant one
-        is only centred.
+        is only centered.
         """
         columns = values.detach().double().reshape(-1, max(1, self.location.numel()))
         columns = columns[:: max(1, len(columns) // MAX_VALUES)]
@@ -56,14 +56,14 @@ class Standardize(nn.Module):
         self.scale.copy_(scale.reshape(self.scale.shape).clamp(min=tiny))
 
     def forward(self, values: Tensor) -> Tensor:
-        """The standardised values, of the same shape."""
-        centred = (values - self.location) / self.scale
-        return centred.asinh() if self.squash else centred
+        """The standardized values, of the same shape."""
+        centered = (values - self.location) / self.scale
+        return centered.asinh() if self.squash else centered
 
     def inverse(self, values: Tensor) -> Tensor:
         """Back to the original units."""
-        centred = values.sinh() if self.squash else values
-        return self.location + self.scale * centred
+        centered = values.sinh() if self.squash else values
+        return self.location + self.scale * centered
 
     def log_scale(self) -> Tensor:
         """The sum of the log scales: what a log-density gains by leaving the original units."""

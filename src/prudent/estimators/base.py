@@ -129,7 +129,7 @@ class NeuralEstimator(Saved):
         return features.shape[1]
 
     def adapt(self, theta: Tensor, x: Tensor) -> None:
-        """Fix the standardisation from training pairs."""
+        """Fix the standardization from training pairs."""
         if not bool((x.amax(dim=0) - x.amin(dim=0)).isfinite().all()):
             raise DataError(
                 f"`x` spans more than float32 holds: from {float(x.min()):.1e} to "

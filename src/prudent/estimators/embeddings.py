@@ -127,7 +127,7 @@ class ResNet18(nn.Module):
     """ResNet-18 for images, as used for spatial SIR.
 
     It differs from the usual one, and this is how the paper's code has it: LeakyReLU throughout;
-    batch normalisation in the first block of each of the four stages and in the 1 x 1 shortcuts,
+    batch normalization in the first block of each of the four stages and in the 1 x 1 shortcuts,
     but neither after the first convolution nor in the second blocks; no convolution has a bias.
 
     Batch statistics are used while training, so a row's features then depend on its batch, and the

@@ -106,7 +106,7 @@ class EnsemblePosterior:
         return _log_mean([part.log_ratio(theta) for part in self.parts])
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalised."""
+        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalized."""
         if not self.estimator.normalized:
             return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
         return _log_mean([part.log_prob(theta) for part in self.parts])

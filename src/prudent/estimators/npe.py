@@ -1,6 +1,6 @@
-"""Neural posterior estimation: a conditional normalising flow over theta.
+"""Neural posterior estimation: a conditional normalizing flow over theta.
 
-The flow is zuko's neural spline flow in coupling form, on standardised theta; densities are in
+The flow is zuko's neural spline flow in coupling form, on standardized theta; densities are in
 the original units. Its support is the whole space: it can leak outside a bounded prior.
 """
 
@@ -12,8 +12,8 @@ import torch
 import zuko
 from torch import Tensor, nn
 
+from prudent._settings import whole
 from prudent.contracts import Shape
-from prudent.errors import InputError
 from prudent.estimators._couplings import CouplingSplines
 from prudent.estimators.base import NeuralEstimator
 from prudent.estimators.priors import log_prior
@@ -43,9 +43,7 @@ class FlowEstimator(NeuralEstimator):
     extra_names = ("transforms",)
 
     def __init__(self, *arguments: Any, transforms: int = NUM_TRANSFORMS, **keywords: Any) -> None:
-        if isinstance(transforms, bool) or not isinstance(transforms, int) or transforms < 1:
-            raise InputError(f"`transforms` is {transforms!r}; expected a whole number >= 1.")
-        self.transforms = transforms  # before the head is made
+        self.transforms = whole("transforms", transforms, 1)  # before the head is made
         super().__init__(*arguments, **keywords)
 
     def default_embedding(self) -> dict[str, Any]:
@@ -70,7 +68,7 @@ class FlowEstimator(NeuralEstimator):
 
 
 class FlowPosterior:
-    """A flow conditioned on N observations; normalised over the whole space."""
+    """A flow conditioned on N observations; normalized over the whole space."""
 
     def __init__(self, estimator: FlowEstimator, features: Tensor) -> None:
         self.estimator = estimator

@@ -1,7 +1,7 @@
 r"""Neural ratio estimation: a classifier of joint against marginal pairs.
 
 Its logit converges to :math:`\log r(\theta, x) = \log p(\theta \mid x) - \log p(\theta)`, so that
-the posterior is the prior times the ratio. The product is only approximately normalised.
+the posterior is the prior times the ratio. The product is only approximately normalized.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["RatioEstimator", "RatioPosterior"]
 
 
 class RatioEstimator(NeuralEstimator):
-    """The log ratio as a network of standardised theta and embedded x.
+    """The log ratio as a network of standardized theta and embedded x.
 
     The head is the paper's: six hidden layers of 256 with SELU.
     """
@@ -43,7 +43,7 @@ class RatioEstimator(NeuralEstimator):
 
 
 class RatioPosterior:
-    """Prior times ratio for N observations; unnormalised.
+    """Prior times ratio for N observations; unnormalized.
 
     Attributes:
         sampling: The report of the last :meth:`sample`, None before.
@@ -66,7 +66,7 @@ class RatioPosterior:
         return logit.squeeze(-1)
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """Unnormalised log-density at ``theta`` (..., N, D), as (..., N)."""
+        """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
         return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
 
     def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:

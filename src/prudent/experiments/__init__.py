@@ -16,36 +16,8 @@ if TYPE_CHECKING:
     from prudent.experiments.results import load_history as load_history
     from prudent.experiments.results import load_ranks as load_ranks
     from prudent.experiments.results import load_results as load_results
+    from prudent.experiments.run import run_one as run_one
     from prudent.experiments.store import Run as Run
     from prudent.experiments.store import load_runs as load_runs
 
-__all__ = [
-    "Results",
-    "Run",
-    "RunConfig",
-    "load",
-    "load_curves",
-    "load_draws",
-    "load_history",
-    "load_ranks",
-    "load_results",
-    "load_runs",
-    "run_sweep",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Results": "results",
-        "Run": "store",
-        "RunConfig": "config",
-        "load": "results",
-        "load_curves": "results",
-        "load_draws": "results",
-        "load_history": "results",
-        "load_ranks": "results",
-        "load_results": "results",
-        "load_runs": "store",
-        "run_sweep": "launch",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -102,7 +102,7 @@ def _value(text: str) -> Any:
 
 
 def _tell_misplaced(block: Block, places: Mapping[str, str], mistakes: Mistakes) -> None:
-    """Tell settings of a regulariser that would multiply, or not suit, methods without one."""
+    """Tell settings of a regularizer that would multiply, or not suit, methods without one."""
     names = (str(name).lower() for name in block.get("method", []))
     rows = {name: METHODS[name] for name in names if name in METHODS}
     plain = [name for name, row in rows.items() if row.regularizer is None]
@@ -111,7 +111,7 @@ def _tell_misplaced(block: Block, places: Mapping[str, str], mistakes: Mistakes)
     for key, values in block.items():
         lacking, what = [], ""
         if key == "training.weight" or (key == "training.warmup_epochs" and len(values) > 1):
-            lacking, what = plain, "regulariser"
+            lacking, what = plain, "regularizer"
         elif key in penalty and len(values) > 1:
             lacking, what = uncovered, "coverage penalty"
         if lacking:

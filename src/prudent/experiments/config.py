@@ -10,7 +10,7 @@ from typing import Any
 
 from prudent import problems
 from prudent._files import canonical_json, sha256
-from prudent._settings import check, documented, setting, settings_of, to_dict
+from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import InputError, StoreError
 from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
 from prudent.training import methods
@@ -137,26 +137,33 @@ KEYS["training.preset"] = PRESET
 KEYS |= {f"training.{name}": one for name, one in settings_of(Options).items()}
 
 
-def flatten(table: Mapping[str, Any], mistakes: Mistakes, where: str = "") -> dict[str, Any]:
+def flatten(
+    table: Mapping[str, Any],
+    mistakes: Mistakes,
+    where: str = "",
+    known: Mapping[str, Setting] = KEYS,
+) -> dict[str, Any]:
     """The known settings of a table in one level; the other keys are mistakes.
 
     Args:
         table: What a user wrote.
         mistakes: Where unknown keys are told.
         where: How messages name the table, such as ``runs[1].``.
+        known: The settings, with a dot in the names of those in an inner table.
     """
     flat: dict[str, Any] = {}
+    tables = {key.partition(".")[0] for key in known if "." in key}
     for key, value in table.items():
-        if key == "training" and isinstance(value, Mapping):
-            flat |= {f"training.{name}": inner for name, inner in value.items()}
-        elif key == "training":
+        if key in tables and isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif key in tables:
             mistakes.add(where + key, f"expected a table of settings, got {str(value)[:40]}.")
         else:
             flat[key] = value
     for key in flat:
-        if key not in KEYS:
-            mistakes.add(where + key[:60], _unknown(key))
-    return {key: value for key, value in flat.items() if key in KEYS}
+        if key not in known:
+            mistakes.add(where + key[:60], _unknown(key, known))
+    return {key: value for key, value in flat.items() if key in known}
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,15 +182,15 @@ def tell_missing(flat: Mapping[str, Any], mistakes: Mistakes, where: str = "") -
             mistakes.add(where + name, f"missing; every run needs {', '.join(NEEDED)}.")
 
 
-def _unknown(key: str) -> str:
-    if f"training.{key}" in KEYS:
+def _unknown(key: str, known: Mapping[str, Setting]) -> str:
+    if f"training.{key}" in known:
         return "belongs in the table [training]."
-    table, name = ("training.", key[9:]) if key.startswith("training.") else ("", key)
-    known = {one.name: one for other, one in KEYS.items() if other == table + one.name}
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    table, dot, name = key.rpartition(".")
+    near = {one.name: one for other, one in known.items() if other == table + dot + one.name}
+    nearest = difflib.get_close_matches(name, near, n=1, cutoff=0.5)
     guess = ""
     if nearest:
-        default = known[nearest[0]].default
+        default = near[nearest[0]].default
         told = "" if default in (None, ...) else f" (default {default})"
         guess = f" Did you mean `{nearest[0]}`{told}?"
-    return f"unknown key.{guess} Known: {' '.join(known)}."
+    return f"unknown key.{guess} Known: {' '.join(near or known)}."

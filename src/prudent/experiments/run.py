@@ -25,18 +25,17 @@ from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.problems import Problem
-from prudent.problems.source import source_digest
+from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
-__all__ = ["diagnose_run", "run", "run_claimed"]
+__all__ = ["diagnose_run", "run_claimed", "run_one"]
 
 logger = logging.getLogger("prudent")
 
 
-def run(
+def run_one(
     config: RunConfig, path: Path, progress: Reporter = None, inputs: Inputs | None = None
 ) -> Run:
     """Simulate, train, diagnose and store; a run that is there already is only read.

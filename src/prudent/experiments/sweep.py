@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from prudent._files import to_json, write_atomic
+from prudent._settings import settings_of
 from prudent.errors import InputError
 from prudent.experiments._blocks import Block, read_blocks
-from prudent.experiments.config import RunConfig, nest
+from prudent.experiments.config import RunConfig, flatten, nest
 from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import FORMAT, Mistakes, read_settings
-from prudent.problems.source import source_digest
+from prudent.problems import source_digest
 
 __all__ = [
     "MOST_RUNS",
@@ -105,7 +106,7 @@ def _expand(
     name, mistakes = settings.get("name", path.stem), Mistakes(path)
     blocks = read_blocks(settings, changes, mistakes)
     mistakes.try_to("name", check_name, name)
-    job = mistakes.try_to("slurm", _job, settings.get("slurm", {}))
+    job = read_job(settings, mistakes)
     _check_size(blocks, MOST_RUNS if max_runs is None else max_runs, mistakes)
     mistakes.refuse()
     configs: dict[str, RunConfig] = {}
@@ -124,14 +125,23 @@ def _expand(
     kept: dict[str, Any] = {"runs": [nest(block) for block in blocks]}
     if sources:
         kept["sources"] = sources
-    duplicates = sum(map(_size, blocks)) - len(configs)
-    return Sweep(str(name), tuple(configs.values()), duplicates, str(path), kept, job)
+    return Sweep(
+        name=str(name),
+        configs=tuple(configs.values()),
+        num_duplicates=sum(map(_size, blocks)) - len(configs),
+        source=str(path),
+        settings=kept,
+        job=Job(**job),
+    )
 
 
-def _job(table: object) -> Job:
-    if not isinstance(table, dict):
-        raise InputError("expected a table of settings.")
-    return Job.of(table)
+def read_job(settings: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """The settings of the table ``[slurm]``, for :class:`Job`."""
+    known = {f"slurm.{name}": one for name, one in settings_of(Job).items()}
+    flat = flatten({"slurm": settings.get("slurm", {})}, mistakes, known=known)
+    for key, value in flat.items():
+        mistakes.try_to(key, known[key].check, value)
+    return {known[key].name: value for key, value in flat.items()}
 
 
 def check_name(name: object) -> None:

@@ -11,7 +11,12 @@ so that listing them costs nothing.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent._lazy import attach
@@ -21,8 +26,6 @@ if TYPE_CHECKING:
     from prudent.problems._custom import custom as custom
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
-
-__all__ = ["DESCRIPTIONS", "Problem", "box", "check", "custom", "get", "names"]
 
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
@@ -36,13 +39,12 @@ DESCRIPTIONS = {
     "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
-__getattr__, _listing = attach(
-    __name__, {"Problem": "problem", "box": "problem", "custom": "_custom"}
-)
+__getattr__, _, _lazy_names = attach(__name__, __file__)
+__all__ = ["DESCRIPTIONS", "check", "get", "names", "source_digest", *_lazy_names]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_listing()})
+    return sorted({*globals(), *__all__})
 
 
 def names() -> list[str]:
@@ -73,3 +75,30 @@ def get(name: str, **options: Any) -> Problem:
         return from_reference(name)
     problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
     return problem
+
+
+def source_digest(name: str) -> str:
+    """Sixteen hexadecimal digits of the file that defines ``module:attribute``, not imported.
+
+    A run remembers them, so that results of a simulator that has changed are not taken for those
+    of the new one. Modules that the file imports are not looked at. Registered problems, and
+    modules that cannot be found, have none.
+
+    >>> source_digest("slcp")
+    ''
+    >>> len(source_digest("prudent.errors:InputError"))
+    16
+    """
+    module, colon, _ = name.partition(":")
+    places: list[str] | None = [os.getcwd(), *sys.path]
+    spec = None
+    for part in module.split(".") if colon else ():
+        # Without the finder's help a parent package would be imported.
+        spec = PathFinder.find_spec(part, places)
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    if spec is None or spec.origin is None or not spec.has_location:
+        return ""
+    try:
+        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from prudent._arrays import float32
 from prudent._randomness import numpy_seeded, seeded
-from prudent.errors import InputError
+from prudent.errors import InputError, one_line
 from prudent.problems.problem import Problem
 
 __all__ = ["custom", "from_reference"]
@@ -38,9 +39,9 @@ def custom(
     Args:
         simulator: ``theta -> x``, for a batch (N, D) or for one theta (D,).
         prior: A torch distribution with event_shape (D,).
-        name: For listings and seeds.
+        name: The name in listings, from which seeds are derived as well.
         parameter_names: D names for plots; the default numbers them.
-        batched: Whether it takes batches; None tries, with a few draws from the prior.
+        batched: Whether the simulator takes batches; None tries, with a few draws of the prior.
 
     >>> from torch.distributions import Independent, Uniform
     >>> prior = Independent(Uniform(torch.zeros(2), torch.ones(2)), 1)
@@ -74,7 +75,7 @@ def custom(
                     if take_batch:
                         run(theta, trial)
             except Exception as error:
-                failures.append(f"{type(error).__name__}: {error}".splitlines()[0])
+                failures.append(one_line(error))
                 continue
             return Problem(name, prior, run, tuple(x.shape[1:]), names)
     raise InputError(
@@ -138,18 +139,12 @@ def _batch(
 
     def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
         if take_batch:
-            x = _tensor(call(convert(theta), generator))
+            x = float32("x", call(convert(theta), generator)).clone()
             if x.ndim == 0 or len(x) != len(theta):
                 raise InputError(f"a batch of {len(theta)} theta gave x of shape {tuple(x.shape)}")
         else:
-            x = torch.stack([_tensor(call(convert(row), generator)) for row in theta])
+            rows = [call(convert(row), generator) for row in theta]
+            x = torch.stack([float32("x", row) for row in rows])
         return x.unsqueeze(-1) if x.ndim == 1 else x
 
     return simulate
-
-
-def _tensor(value: Any) -> Tensor:
-    tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
-    if tensor.is_complex():
-        raise InputError("the simulator returned complex numbers")
-    return tensor.to("cpu", torch.float32).clone()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from prudent.errors import InputError
+from prudent._settings import whole
 from prudent.problems.problem import Problem
 
 __all__ = ["exact_posterior", "problem"]
@@ -27,8 +27,7 @@ def exact_posterior(x: Tensor, widen: float = 1.0) -> Distribution:
 
 def problem(dim: int = 2) -> Problem:
     """The conjugate Gaussian in ``dim`` dimensions."""
-    if not isinstance(dim, int) or dim < 1:
-        raise InputError(f"`dim` is {dim!r}; the dimension must be a whole number from 1 on.")
+    whole("dim", dim, 1)
 
     def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
         return theta + NOISE * torch.randn(theta.shape, generator=generator)

@@ -2,9 +2,9 @@ r"""Gravitational waves: the masses of two merging black holes from the strain i
 
 The parameters are the two masses, in any order: exchanging the black holes with their spins gives
 the same signal, so the exact posterior is symmetric. Redrawn for each simulation are both spins,
-distance, phase of coalescence, inclination, polarisation, position in the sky, and the noise.
+distance, phase of coalescence, inclination, polarization, position in the sky, and the noise.
 
-The spectrum of :mod:`~prudent.problems.phenom_b` at distance r reaches detector d as
+The spectrum of :mod:`~prudent.problems._phenom_b` at distance r reaches detector d as
 
 .. math::
     \tilde s_d(f) = \frac{\tilde h(f)}{r}\, e^{2 i \varphi}
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from prudent.problems import phenom_b
+from prudent.problems import _phenom_b
 from prudent.problems.problem import Problem, box
 
 __all__ = ["NUM_NUISANCES", "Source", "problem", "signal", "source"]
@@ -54,7 +54,7 @@ NUM_NUISANCES = 8
 BLOCK = 16
 
 LIGHT_SPEED = 299792458.0
-# Earth-fixed, H1 then L1: places in metres, and the response tensors.
+# Earth-fixed, H1 then L1: places in meters, and the response tensors.
 PLACES = (
     (-2161414.926, -3834695.179, 4600350.227),
     (-74276.045, -5496283.720, 3224257.017),
@@ -80,7 +80,7 @@ class Source(NamedTuple):
     distance: Tensor
     phase: Tensor
     cos_inclination: Tensor
-    polarisation: Tensor
+    polarization: Tensor
     longitude: Tensor
     sin_latitude: Tensor
 
@@ -100,7 +100,7 @@ def source(uniform: Tensor) -> Source:
         distance=(near + (far - near) * uniform[:, 2]).pow(1 / 3),
         phase=2 * math.pi * uniform[:, 3],
         cos_inclination=2 * uniform[:, 4] - 1,
-        polarisation=2 * math.pi * uniform[:, 5],
+        polarization=2 * math.pi * uniform[:, 5],
         longitude=2 * math.pi * uniform[:, 6],
         sin_latitude=2 * uniform[:, 7] - 1,
     )
@@ -127,7 +127,7 @@ def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
     r"""How H1 and L1 see a source.
 
     The plus and cross patterns are :math:`X^T D X - Y^T D Y` and :math:`2 X^T D Y`, for the axes
-    X, Y of the polarisation and the detector's response D. Position and polarisation are uniform,
+    X, Y of the polarization and the detector's response D. Position and polarization are uniform,
     so the rotation of the Earth drops out and they are taken in the Earth's frame.
 
     Returns:
@@ -138,7 +138,7 @@ def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
     towards = torch.stack((flat * cosine, flat * sine, up), dim=-1)
     east = torch.stack((-sine, cosine, torch.zeros_like(sine)), dim=-1)
     north = torch.stack((-up * cosine, -up * sine, flat), dim=-1)
-    turn_sine, turn_cosine = at.polarisation.sin()[:, None], at.polarisation.cos()[:, None]
+    turn_sine, turn_cosine = at.polarization.sin()[:, None], at.polarization.cos()[:, None]
     first = turn_cosine * east + turn_sine * north
     second = turn_cosine * north - turn_sine * east
 
@@ -160,7 +160,7 @@ def peak_time(spectrum: Tensor) -> Tensor:
 
     Returns:
         Seconds (N,), from -4 to 4: the vertex of the parabola through the largest sample of the
-        squared envelope and its neighbours.
+        squared envelope and its neighbors.
     """
     padded = spectrum.new_zeros(len(spectrum), SEGMENT)
     padded[:, SEGMENT // 2 - spectrum.shape[1] : SEGMENT // 2] = spectrum
@@ -184,7 +184,7 @@ def signal(theta: Tensor, at: Source) -> Tensor:
         Samples (N, 2, 8192), float64.
     """
     frequency = frequencies()
-    strain = phenom_b.strain(frequency, theta, at.spins)
+    strain = _phenom_b.strain(frequency, theta, at.spins)
     start = MERGER_TIME - peak_time(strain)
     white = strain * (math.sqrt(2 * SAMPLE_RATE) / noise_density(frequency).sqrt())
     plus, cross, delay = antenna(at)

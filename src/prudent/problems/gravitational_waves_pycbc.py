@@ -5,7 +5,7 @@ of the two problems are not to be mixed. For each simulation, one at a time:
 
 1. IMRPhenomPv2 in the time domain, from 20 Hz on, with aligned spins, zero-padded to 128 s.
 2. Its projection on H1 and L1, with L1 delayed against H1.
-3. 32 s of Gaussian noise for each detector, coloured with aLIGOZeroDetHighPower above 20 Hz, with
+3. 32 s of Gaussian noise for each detector, colored with aLIGOZeroDetHighPower above 20 Hz, with
    the merger in the middle.
 4. Whitening by the spectral density estimated from that very strain in segments of 4 s, with
    filters of at most 4 s, then a finite-response high-pass at 20 Hz. Their edge effects end far
@@ -99,7 +99,7 @@ def signal(theta: Tensor, at: Source) -> Tensor:
     detectors = _detectors()
     strains = []
     for detector in detectors:
-        pattern = detector.antenna_pattern(*sky, float(at.polarisation), GPS_TIME)
+        pattern = detector.antenna_pattern(*sky, float(at.polarization), GPS_TIME)
         delay = detector.time_delay_from_detector(detectors[0], *sky, GPS_TIME)
         strain = torch.from_numpy((pattern[0] * plus + pattern[1] * cross).numpy())
         # PyCBC puts the merger at time zero, so the first sample has a negative time.

@@ -1,4 +1,4 @@
-"""What a problem is: a name, a prior, a simulator, and the shapes between them."""
+"""A problem: a name, a prior, a simulator, and the shapes between them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Problem:
         units: D units for plots, empty where a parameter has none.
         networks: By family, ``nre`` or ``npe``: the paper's ``embedding``, as a specification that
             :func:`prudent.estimators.networks.build` takes, ``hidden`` widths, and ``transforms``
-            of a flow. What is missing has the defaults. Observations are standardised before they
+            of a flow. What is missing takes the default. Observations are standardized before they
             are embedded.
-        log_posterior: Where it is known, the exact normalised log-density of ``theta``
+        log_posterior: Where it is known, the exact normalized log-density of ``theta``
             (..., N, D) given ``x`` ``(N, *x_shape)``, as (..., N).
     """
 
@@ -98,7 +98,7 @@ class Problem:
         """Draw pairs from the joint distribution.
 
         Args:
-            num_simulations: How many pairs.
+            num_simulations: The number of pairs.
             seed: The same seed and stream give the same pairs.
             stream: A label that separates, say, training pairs from test pairs.
 

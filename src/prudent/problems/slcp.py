@@ -8,7 +8,7 @@ mirror-image modes.
 Benchmark: two parameters, the others fixed or integrated out, as in the paper; not the
 five-parameter SLCP of other collections. There a covariance that is singular in float32 makes the
 simulator draw another u. Here the draws are built from independent normals, which needs no
-factorisation and cannot fail, so nothing is redrawn.
+factorization and cannot fail, so nothing is redrawn.
 
 Exact posterior: an observation enters through the root sums of squares :math:`A, B` of its two
 kinds of deviations and their sample correlation k. With :math:`\alpha = A / \theta_1^2` and
@@ -40,8 +40,8 @@ import math
 import torch
 from torch import Tensor
 
+from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
-from prudent.problems.quadrature import gauss_legendre
 
 __all__ = ["problem"]
 
@@ -74,7 +74,7 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     return torch.stack((first, second), dim=-1).flatten(1)
 
 
-def summarise(x: Tensor) -> tuple[Tensor, Tensor]:
+def summarize(x: Tensor) -> tuple[Tensor, Tensor]:
     """Root sums of squares (N, 2) of the deviations in ``x`` (N, 8), and correlation (N,)."""
     # The simulator adds the means in float32, so they are 0.7 and -2.9 to that precision.
     deviation = x.double().unflatten(1, (NUM_DRAWS, 2)) - torch.tensor(MEAN).double()
@@ -96,12 +96,12 @@ def log_latent_integral(alpha: Tensor, beta: Tensor, k: Tensor, num_nodes: int) 
     plus = difference + product * (1 + k)
     tiny = 1e-12 * scale
     minus, plus = torch.maximum(minus, tiny), torch.maximum(plus, tiny)
-    centre = (plus / minus).log() / 4
+    center = (plus / minus).log() / 4
     curvature = minus.sqrt() * plus.sqrt() / 4
-    nearest = torch.cosh(2 * (centre - centre.clamp(-BOUND, BOUND)))
+    nearest = torch.cosh(2 * (center - center.clamp(-BOUND, BOUND)))
     # The floor keeps the window open in float64, far out where only finiteness matters.
     reach = torch.acosh(nearest + torch.maximum(WINDOW / curvature, 1e-12 * nearest)) / 2
-    lower, upper = (centre + sign * reach for sign in (-1, 1))
+    lower, upper = (center + sign * reach for sign in (-1, 1))
     u, weight = gauss_legendre(lower.clamp_min(-BOUND), upper.clamp_max(BOUND), num_nodes)
     growth = (2 * u).exp()
     exponent = -(minus * growth + plus / growth) / 8
@@ -112,7 +112,7 @@ def log_latent_integral(alpha: Tensor, beta: Tensor, k: Tensor, num_nodes: int) 
 
 def log_likelihood(theta: Tensor, x: Tensor, num_nodes: int = NUM_NODES) -> Tensor:
     """Log-density (..., N) of ``x`` (N, 8) at ``theta`` (..., N, 2), up to a constant."""
-    root, k = summarise(x)
+    root, k = summarize(x)
     scale = torch.hypot(theta.double().square(), torch.tensor(ROUNDING, dtype=torch.float64))
     ratio = root / scale
     alpha, beta, k = torch.broadcast_tensors(ratio[..., 0], ratio[..., 1], k)
@@ -123,7 +123,7 @@ def log_likelihood(theta: Tensor, x: Tensor, num_nodes: int = NUM_NODES) -> Tens
 
 def log_evidence(x: Tensor, num_angles: int = NUM_ANGLES, num_nodes: int = NUM_NODES) -> Tensor:
     """Log of the integral of the same likelihood over [-3, 3]^2, as (N,); see the module."""
-    root, k = summarise(x)
+    root, k = summarize(x)
     first, second = root.unbind(-1)
     # The lower limit of R has a kink at this angle, and near-perfect correlation a ridge at 45
     # degrees: both are put at the ends of intervals.
@@ -153,7 +153,7 @@ def upper_gamma(z: Tensor) -> Tensor:
 
 def log_evidence_rounded(x: Tensor, num_per_axis: int = NUM_PER_AXIS) -> Tensor:
     """The same where rounding matters: a quadrature over theta, dense towards 0."""
-    root, rounding = summarise(x)[0], torch.tensor(ROUNDING, dtype=torch.float64)
+    root, rounding = summarize(x)[0], torch.tensor(ROUNDING, dtype=torch.float64)
     # The likelihood is nil above alpha = 9 and falls like theta^-8 beyond theta^2 = root.
     bottom = ((root / 9).square() - rounding.square()).clamp_min(0) ** 0.25
     top = (10 * torch.hypot(root, 2 * rounding).sqrt()).clamp(max=BOUND)
@@ -168,7 +168,7 @@ def log_evidence_rounded(x: Tensor, num_per_axis: int = NUM_PER_AXIS) -> Tensor:
 def log_posterior(theta: Tensor, x: Tensor) -> Tensor:
     """The exact log-density (..., N) of ``theta`` (..., N, 2) given ``x`` (N, 8)."""
     evidence = torch.cat([log_evidence(rows) for rows in x.split(ROWS)])
-    spread = summarise(x)[0] / torch.tensor(ROUNDING)
+    spread = summarize(x)[0] / torch.tensor(ROUNDING)
     for row in (spread < NEGLIGIBLE).any(-1).nonzero():
         evidence[row] = log_evidence_rounded(x[row])
     inside = (theta.abs() <= BOUND).all(-1)

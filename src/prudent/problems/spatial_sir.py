@@ -1,7 +1,7 @@
 r"""Spatial SIR: an epidemic on a 50 x 50 lattice, two parameters.
 
 A few seeds are infected, 1 + Poisson(3) of them, each on a uniformly chosen cell. In each of 100
-steps a susceptible cell with n infected cells among its eight neighbours is infected with
+steps a susceptible cell with n infected cells among its eight neighbors is infected with
 probability :math:`n \beta / 8`, and an infected cell recovers with probability :math:`\gamma`.
 Outside the lattice nobody is infected. An observation is three images of zeros and ones:
 susceptible, infected, recovered.
@@ -16,9 +16,9 @@ Oddities of the benchmark, kept on purpose:
 simulation. They are replaced by decisions that can be drawn in advance and by a few random bits:
 
 * The number of steps after which an infected cell recovers is geometric in :math:`\gamma`.
-* To be infected with probability :math:`n \beta / 8` is to meet one of the eight neighbours at
+* To be infected with probability :math:`n \beta / 8` is to meet one of the eight neighbors at
   random and, if it is infected, to be infected with probability :math:`\beta`. How many infected
-  neighbours it takes is geometric in :math:`\beta`. The meeting itself needs three random bits:
+  neighbors it takes is geometric in :math:`\beta`. The meeting itself needs three random bits:
   one number out of eight, which is below n with probability n / 8.
 
 The two geometric numbers come from uniforms of 24 bits; the rest is exact.
@@ -41,7 +41,7 @@ __all__ = ["problem"]
 SIDE = 50
 NUM_STEPS = 100
 MEAN_EXTRA_SEEDS = 3.0
-# A margin of one row and one column per lattice makes every neighbour a fixed offset in one flat
+# A margin of one row and one column per lattice makes every neighbor a fixed offset in one flat
 # tensor of all lattices: the margin also closes the next row and the next lattice. What lies
 # behind the last lattice is seen by its margin only.
 WIDTH = SIDE + 1
@@ -80,7 +80,7 @@ def run_round(
     """Advance a few steps, in place. The lattices lie one after the other in flat tensors.
 
     Args:
-        wait: Infected neighbours that a cell can meet unharmed; negative once infected. int8.
+        wait: Infected neighbors that a cell can meet unharmed; negative once infected. int8.
         age: Steps since infection; NEVER for a susceptible cell. uint8, where NEVER + 1 is 0.
         limit: The age at which a cell recovers, its last as an infected one. uint8.
         scratch: Room for at least as many lattices.
@@ -99,7 +99,7 @@ def run_round(
     count = scratch.count[:size]
     met, hit = scratch.flags[:, :size]
     stream, bits = scratch.bits[:, : size // 8 + 1]
-    neighbour = bits.view(torch.uint8)[:size]
+    neighbor = bits.view(torch.uint8)[:size]
 
     def count_infected() -> None:
         torch.le(age, limit, out=infected)
@@ -114,7 +114,7 @@ def run_round(
             stream.bitwise_right_shift_(3)
         torch.bitwise_and(stream, THREE_BITS_PER_BYTE, out=bits)
         # The number out of eight; a cell that is infected already does not mind being met.
-        torch.lt(neighbour, count, out=met)
+        torch.lt(neighbor, count, out=met)
         wait.sub_(met.view(torch.int8))
         torch.signbit(wait, out=hit)
         age.add_(hit.view(torch.uint8))

@@ -31,13 +31,13 @@ import math
 import torch
 from torch import Tensor
 
+from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
-from prudent.problems.quadrature import gauss_legendre
 
 __all__ = ["problem"]
 
 RADIUS, SPREAD = 0.1, 0.01
-CENTRE = 0.25
+CENTER = 0.25
 ROOT = math.sqrt(2)
 # x is stored in float32, so a q on the rim of the half-disc can come out this far outside.
 ROUNDING = 1e-6
@@ -50,7 +50,7 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     theta = theta.float()
     angle = math.pi * (torch.rand(len(theta), generator=generator) - 0.5)
     radius = RADIUS + SPREAD * torch.randn(len(theta), generator=generator)
-    first = radius * angle.cos() + CENTRE - theta.sum(1).abs() / ROOT
+    first = radius * angle.cos() + CENTER - theta.sum(1).abs() / ROOT
     second = radius * angle.sin() + (theta[:, 1] - theta[:, 0]) / ROOT
     return torch.stack((first, second), dim=1)
 
@@ -61,7 +61,7 @@ def log_mass(x: Tensor, num_angles: int = NUM_ANGLES) -> Tensor:
     # nodes of these intervals are dense.
     ends = math.pi / 4 * torch.arange(-2, 3, dtype=x.dtype)
     angle, weight = (p.view(-1, 1) for p in gauss_legendre(ends[:-1], ends[1:], num_angles))
-    edge, height = x[:, 0] - CENTRE, x[:, 1]
+    edge, height = x[:, 0] - CENTER, x[:, 1]
     # |s| >= 0 bounds the radius from below; each of |s| + t, |s| - t <= sqrt(2) bounds it from
     # above or below, according to which way the ray runs.
     lower = (edge / angle.cos()).clamp_min(0)
@@ -81,7 +81,7 @@ def log_posterior(theta: Tensor, x: Tensor) -> Tensor:
     """The exact log-density (..., N) of ``theta`` (..., N, 2) given ``x`` (N, 2)."""
     point, data = theta.double(), x.double()
     mass = torch.cat([log_mass(rows) for rows in data.split(BLOCK)])
-    first = data[:, 0] - CENTRE + point.sum(-1).abs() / ROOT
+    first = data[:, 0] - CENTER + point.sum(-1).abs() / ROOT
     second = data[:, 1] - (point[..., 1] - point[..., 0]) / ROOT
     radius = torch.hypot(first, second).clamp_min(1e-12)
     log_density = (

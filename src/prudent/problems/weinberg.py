@@ -28,8 +28,8 @@ import math
 import torch
 from torch import Tensor
 
+from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
-from prudent.problems.quadrature import gauss_legendre
 
 __all__ = ["problem"]
 

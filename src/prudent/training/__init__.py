@@ -16,27 +16,4 @@ if TYPE_CHECKING:
     from prudent.training.objectives import weighted_sum as weighted_sum
     from prudent.training.options import Options as Options
 
-__all__ = [
-    "Options",
-    "balance",
-    "bce",
-    "fit",
-    "methods",
-    "nll",
-    "train",
-    "weighted_sum",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Options": "options",
-        "balance": "objectives",
-        "bce": "objectives",
-        "fit": "fitting",
-        "methods": "methods",
-        "nll": "objectives",
-        "train": "loop",
-        "weighted_sum": "objectives",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,6 +1,6 @@
 """The only training loop.
 
-Every method goes through it with the same optimiser, clipping, schedule and selection rule.
+Every method goes through it with the same optimizer, clipping, schedule and selection rule.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def train(
 
     Args:
         estimator: Adapted to the pairs already.
-        objective: What to minimise.
+        objective: What to minimize.
         training: Pairs to learn from.
         validation: Pairs to select the epoch and to lower the learning rate by.
         options: The settings of the training.
@@ -110,7 +110,7 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
     estimator, options = state.estimator, state.options
     estimator.train()
     objective.train()
-    # The weight of the regulariser rises linearly from zero, if that is asked for.
+    # The weight of the regularizer rises linearly from zero, if that is asked for.
     ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
     num_steps = len(training) // options.batch_size
     sums: dict[str, float] = {}
@@ -121,7 +121,7 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
             skipped += 1
-            for buffer, before in buffers:  # batch normalisation saw the bad batch
+            for buffer, before in buffers:  # batch normalization saw the bad batch
                 buffer.copy_(before)
             if skipped > max(1.0, MAX_SKIPPED * num_steps):
                 rows = ", ".join(map(str, batch.row_numbers[:8].tolist()))

@@ -65,7 +65,7 @@ class Method:
         if self.regularizer is None:
             if weight is not None:
                 raise InputError(
-                    f"`weight` is {weight}, but the method has no regulariser to weigh: "
+                    f"`weight` is {weight}, but the method has no regularizer to weigh: "
                     f"{self.description}. Leave it out or choose a method such as calnre."
                 )
             return {self.loss: 1.0}
@@ -89,7 +89,7 @@ class Method:
 # Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.
 METHODS = {
     "nre": Method(
-        "nre", "bce", None, 0.0, "ratio estimation, no regulariser",
+        "nre", "bce", None, 0.0, "ratio estimation, no regularizer",
         Look("NRE", "#0072B2", "-", "o"),
     ),
     "bnre": Method(
@@ -101,7 +101,7 @@ METHODS = {
         Look("CalNRE", "#009E73", "-", "^"),
     ),
     "npe": Method(
-        "npe", "nll", None, 0.0, "posterior flow, no regulariser",
+        "npe", "nll", None, 0.0, "posterior flow, no regularizer",
         Look("NPE", "#CC79A7", "-", "D"),
     ),
     "bnpe": Method(

@@ -1,7 +1,7 @@
 r"""Losses: functions of (posterior, theta), like penalties, to be added up.
 
 Marginal pairs for the classifier come from the batch itself: each observation meets the theta of
-its neighbour. A batch is in random order, so these pairs are independent, and none is joint.
+its neighbor. A batch is in random order, so these pairs are independent, and none is joint.
 
 Where simulations failed and were left out, the theta of a batch follow the prior given success,
 and a ratio to that times the prior is not the posterior. The marginal theta must then come from

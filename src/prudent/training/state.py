@@ -19,7 +19,7 @@ __all__ = ["TrainingState"]
 
 
 class TrainingState:
-    """Weights, optimiser, schedule, random states, and the best epoch so far.
+    """Weights, optimizer, schedule, random states, and the best epoch so far.
 
     Args:
         estimator: The network.

@@ -7,93 +7,82 @@ and nothing has to stay alive on the log-in node.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
-from prudent.errors import InputError, unknown_name
+from prudent._settings import check, documented, setting
+from prudent.errors import InputError
 
 if TYPE_CHECKING:
     from prudent.experiments.engines.dask import Dask
 
 __all__ = ["Job", "script", "slurm_cluster"]
 
-NAME = re.compile(r"[A-Za-z0-9][\w.@+,:/-]*")
-MEMORY = re.compile(r"\d+(\.\d+)? ?[KMGT]i?B")
+NAME = r"[A-Za-z0-9][\w.@+,:/-]*"
+NAME_FORM = "a name of letters, digits and . @ + , : / -"
 # Slurm takes 04:00 for four minutes, so the seconds must be there.
-WALLTIME = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
-DIRECTIVE = re.compile(r"-(-[a-z][a-z-]*|[a-zA-Z])([ =][\w.@+,:/%-]+)?")
+WALLTIME = r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})"
+DIRECTIVE = r"-(-[a-z][a-z-]*|[a-zA-Z])([ =][\w.@+,:/%-]+)?"
 # Workers leave before Slurm ends them, and not all at once.
 MARGIN_SECONDS = 300
 STAGGER_SECONDS = 120
 
 
+@documented
 @dataclass(frozen=True)
 class Job:
     """One job; the keys of the table ``[slurm]`` in a sweep file.
 
-    Args:
-        queue: The partition.
-        account: Who pays.
-        cores: Of one job; each works on one run.
-        memory: Of one job, such as ``8 GB``.
-        walltime: ``hours:minutes:seconds``, with ``days-`` before it if need be. Runs that take
-            longer continue from their checkpoints in the next job.
-        interface: The network that workers reach the scheduler by, such as ``ib0``.
-        directives: Further options of ``sbatch``, such as ``--constraint=skylake``.
-        prologue: Shell commands before the work, such as ``module load python``.
+    Runs that take longer than the wall time continue from their checkpoints in the next job.
     """
 
-    queue: str | None = None
-    account: str | None = None
-    cores: int = 1
-    memory: str = "4 GB"
-    walltime: str = "04:00:00"
-    interface: str | None = None
-    directives: tuple[str, ...] = ()
-    prologue: tuple[str, ...] = ()
+    queue: str | None = setting(None, others=NAME, form=NAME_FORM, help="The partition")
+    account: str | None = setting(None, others=NAME, form=NAME_FORM, help="The account that pays")
+    cores: int = setting(1, least=1, help="Cores of one job; each works on one run")
+    memory: str = setting(
+        "4 GB",
+        others=r"\d+(\.\d+)? ?[KMGT]i?B",
+        form="a size such as 4 GB",
+        help="The memory of one job",
+    )
+    walltime: str = setting(
+        "04:00:00",
+        others=WALLTIME,
+        form="hours:minutes:seconds, such as 04:00:00",
+        help="The time of one job, with ``days-`` before it if need be",
+    )
+    interface: str | None = setting(
+        None, others=NAME, form=NAME_FORM, help="The network to the scheduler, such as ``ib0``"
+    )
+    directives: tuple[str, ...] = setting(
+        (),
+        others=DIRECTIVE,
+        form="a list of options such as --constraint=skylake",
+        help="Further options of ``sbatch``, such as ``--constraint=skylake``",
+    )
+    prologue: tuple[str, ...] = setting(
+        (),
+        form="a list of lines of text",
+        help="Shell commands before the work, such as ``module load python``",
+    )
 
     def __post_init__(self) -> None:
-        for name in ("queue", "account", "interface"):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, NAME, "a name of letters, digits and . @ + , : / -")
-        _check("memory", self.memory, MEMORY, "a size such as 4 GB")
-        _check("walltime", self.walltime, WALLTIME, "hours:minutes:seconds, such as 04:00:00")
-        for value in self.directives:
-            _check("directives", value, DIRECTIVE, "options such as --constraint=skylake")
-        for value in self.prologue:
-            if not isinstance(value, str) or not value.isprintable():
-                raise InputError(f"slurm.prologue: {value!r} is not one line of text.")
-        if type(self.cores) is not int or self.cores < 1:
-            raise InputError(f"slurm.cores: {self.cores!r} is not a whole number >= 1.")
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Job:
-        """A job from what a user wrote."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name not in known:
-                raise unknown_name("key of [slurm]", name, known)
-            if name in ("directives", "prologue"):
-                if not isinstance(value, list):
-                    raise InputError(f"slurm.{name}: expected a list of texts.")
-                value = tuple(value)
-            values[name] = value
-        return cls(**values)
+        check(self)
+        for line in self.prologue:
+            if not line.isprintable():
+                raise InputError(f"`prologue` has {line!r}; expected a list of lines of text.")
 
     @property
     def seconds(self) -> int:
         """The wall time."""
-        match = WALLTIME.fullmatch(self.walltime)
+        match = re.fullmatch(WALLTIME, self.walltime)
         assert match is not None
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return ((24 * days + hours) * 60 + minutes) * 60 + seconds
@@ -123,11 +112,6 @@ class Job:
                 *("--lifetime-stagger", f"{min(STAGGER_SECONDS, lifetime // 4)}s"),
             ],
         }
-
-
-def _check(name: str, value: object, form: re.Pattern[str], expected: str) -> None:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise InputError(f"slurm.{name}: {str(value)[:60]!r} is not {expected}.")
 
 
 def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:

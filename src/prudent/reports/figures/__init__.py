@@ -22,32 +22,4 @@ if TYPE_CHECKING:
     from prudent.reports.figures.saving import save as save
     from prudent.reports.figures.saving import svg as svg
 
-__all__ = [
-    "FIGURES",
-    "FORMATS",
-    "LABELS",
-    "STYLES",
-    "Entry",
-    "draw",
-    "get",
-    "names",
-    "png",
-    "save",
-    "svg",
-]
-
-# Matplotlib is loaded with the first figure, not by those who want the names of methods.
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "FIGURES": "registry",
-        "FORMATS": "saving",
-        "Entry": "registry",
-        "draw": "registry",
-        "get": "registry",
-        "names": "registry",
-        "png": "saving",
-        "save": "saving",
-        "svg": "saving",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)
