@@ -19,7 +19,7 @@ import prudent
 from prudent.coverage import alpha, penalty
 from prudent.datasets import Pairs
 from prudent.datasets.simulate import draw_pairs
-from prudent.diagnostics import measure, sbc
+from prudent.diagnostics import measure, parameters, posterior_ranks, sbc
 
 REPEATS = 3
 ROOT = Path(__file__).parents[1]
@@ -163,7 +163,8 @@ def ranks_against_sbi(problem, pairs):
     theta, x = problem.draw(200, 0, "test")
 
     def ours():
-        sbc(estimator, theta, x, num_samples=1000, progress=False)
+        functions = parameters(theta.shape[1])
+        sbc(posterior_ranks(estimator, theta, x, functions, num_samples=1000, progress=False))
 
     def theirs():
         run_sbc(theta, x, ForSbi(estimator), num_posterior_samples=1000, show_progress_bar=False)

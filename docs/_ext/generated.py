@@ -17,6 +17,7 @@ from prudent._settings import Setting, settings_of
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
+from prudent.diagnostics.diagnosis import metric
 from prudent.experiments.config import KEYS
 from prudent.experiments.engines.slurm import Job
 from prudent.problems import DESCRIPTIONS
@@ -113,11 +114,10 @@ def problems() -> str:
 
 def metrics() -> str:
     """The scalars of a diagnosis."""
-    told = arguments(Diagnosis)
-    tables = ("coverage", "ranks", "local")
-    return table(
-        ("metric", "meaning"), [(f"`{k}`", v) for k, v in told.items() if k not in tables]
-    )
+    scalars = {k: v.__doc__ for k, v in vars(Diagnosis).items() if isinstance(v, metric)}
+    rows = [(f"`{name}`", plain(" ".join(text.split()))) for name, text in scalars.items()]
+    excluded = ("`num_excluded`", arguments(Diagnosis)["num_excluded"])
+    return table(("metric", "meaning"), [*rows, excluded])
 
 
 def bench() -> str:

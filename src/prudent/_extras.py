@@ -7,8 +7,6 @@ from typing import Any
 
 from prudent.errors import InputError
 
-__all__ = ["require"]
-
 # Libraries whose name differs from that of the module.
 LIBRARIES = {
     "dask_jobqueue": "dask-jobqueue",

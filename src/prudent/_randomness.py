@@ -45,7 +45,7 @@ def seeded(seed: int, *labels: object) -> Iterator[None]:
 
 @contextmanager
 def numpy_seeded(seed: int) -> Iterator[None]:
-    """The same for numpy's global generator, which other people's simulators draw from."""
+    """Run a block on its own stream of numpy's global generator, as simulators may use it."""
     before = np.random.get_state()
     np.random.seed(seed % 2**32)
     try:

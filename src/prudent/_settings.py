@@ -172,8 +172,9 @@ def settings_of(owner: Any) -> dict[str, Setting]:
 def check(instance: Any) -> None:
     """Check all settings of a dataclass and bring them into their stored form."""
     for name, described in settings_of(instance.__class__).items():
-        # Frozen instances are being made when this is called.
-        object.__setattr__(instance, name, described.check(getattr(instance, name)))
+        value = getattr(instance, name)
+        if value is not described.default:  # which would cost most of the time of a large sweep
+            object.__setattr__(instance, name, described.check(value))  # frozen, but being made
 
 
 def to_dict(instance: Any) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["threads"]
-
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:

@@ -22,22 +22,6 @@ from torch import Tensor
 # What torch distributions accept.
 Shape = torch.Size | list[int] | tuple[int, ...]
 
-__all__ = [
-    "ABILITIES",
-    "Estimator",
-    "Evaluates",
-    "Evaluation",
-    "FromNoise",
-    "LogRatio",
-    "Objective",
-    "PerPair",
-    "Posterior",
-    "Prior",
-    "Reparametrized",
-    "Rows",
-    "SampleAndLogProb",
-]
-
 
 @runtime_checkable
 class Prior(Protocol):
@@ -45,11 +29,9 @@ class Prior(Protocol):
 
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``theta`` ``(*sample_shape, D)``."""
-        ...
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density of ``theta`` (..., D) as (...)."""
-        ...
 
 
 @runtime_checkable
@@ -58,11 +40,9 @@ class Posterior(Protocol):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Log-density of ``theta`` (..., N, D) as (..., N), up to a constant per observation."""
-        ...
 
     def sample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``theta`` ``(*sample_shape, N, D)`` without a gradient."""
-        ...
 
 
 @runtime_checkable
@@ -71,7 +51,6 @@ class Rows(Protocol):
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some of the observations; nothing is embedded again."""
-        ...
 
 
 @runtime_checkable
@@ -80,7 +59,6 @@ class LogRatio(Protocol):
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D) as (..., N)."""
-        ...
 
 
 @runtime_checkable
@@ -89,7 +67,6 @@ class SampleAndLogProb(Protocol):
 
     def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
         """Draws as of ``sample``, and their log-density as of ``log_prob``; no gradient."""
-        ...
 
 
 @runtime_checkable
@@ -98,7 +75,6 @@ class Reparametrized(Protocol):
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``theta`` ``(*sample_shape, N, D)`` with a gradient."""
-        ...
 
 
 @runtime_checkable
@@ -107,7 +83,6 @@ class FromNoise(Protocol):
 
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
-        ...
 
 
 #: The methods by which posteriors show what they can do.
@@ -125,7 +100,6 @@ class Estimator(Protocol):
 
     def __call__(self, x: Tensor) -> Posterior:
         """The posteriors given ``x`` ``(N, *x_shape)``, embedded once."""
-        ...
 
 
 class PerPair(NamedTuple):
@@ -158,7 +132,6 @@ class Objective(Protocol):
 
     def __call__(self, posterior: Any, theta: Tensor) -> Tensor | Evaluation:
         """A scalar to minimize, or an :class:`Evaluation` that holds it."""
-        ...
 
 
 @runtime_checkable
@@ -167,4 +140,3 @@ class Evaluates(Protocol):
 
     def evaluate(self, posterior: Any, theta: Tensor) -> Evaluation:
         """The scalar and its figures."""
-        ...

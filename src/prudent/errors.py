@@ -9,8 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["DataError", "InputError", "PrudentError", "StoreError", "TrainingError", "one_line"]
-
 
 class PrudentError(Exception):
     """Base of all errors that prudent raises on purpose."""

@@ -63,45 +63,9 @@ class History(list[dict[str, Any]]):
         if not self:
             raise InputError("the history is empty; only a trained estimator has training curves.")
         require("matplotlib", "report", "figures")
-        from matplotlib.figure import Figure
+        from prudent import _plots
 
-        panels = [name for name in PANELS if any(name in key for key in self[0])]
-        panels = [name for name in panels if self._lines(name)]
-        columns = min(3, len(panels))
-        rows = -(-len(panels) // columns)
-        figure = Figure(figsize=(3.2 * columns, 2.5 * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        for axes, name in zip(grid, panels, strict=False):
-            for (label, member), (epochs, values) in self._lines(name).items():
-                style = "--" if label == "validation" else "-"
-                colour = "C1" if label == "validation" else "C0"
-                first = label if not member else None
-                axes.plot(epochs, values, style, color=colour, label=first, linewidth=1.2)
-            if name == "loss":
-                for row in self._selected():
-                    axes.axvline(row["epoch"], color="0.6", linewidth=0.8, linestyle=":")
-            axes.set(title=PANELS[name], xlabel="epoch")
-            if name == "learning_rate":
-                axes.set_yscale("log")
-            axes.legend(frameon=False, fontsize="small")
-        return figure
-
-    def _lines(self, name: str) -> dict[tuple[str, int], tuple[list[float], list[float]]]:
-        """The curves of a panel, by part of the data and member of an ensemble."""
-        lines = {}
-        for label, key in (("training", name), ("validation", f"validation_{name}")):
-            for member in sorted({row.get("member", 0) for row in self}):
-                rows = History(row for row in self if row.get("member", 0) == member)
-                values = rows.column(key)
-                if any(math.isfinite(value) for value in values):
-                    lines[label, member] = (rows.column("epoch"), values)
-        return lines
-
-    def _selected(self) -> list[dict[str, Any]]:
-        """The epoch whose weights were kept, of each member."""
-        return list({row.get("member", 0): row for row in self if row.get("selected")}.values())
+        return _plots.training_curves(self, PANELS)
 
     def __repr__(self) -> str:
         best = [row for row in self if row.get("validation_loss") is not None]

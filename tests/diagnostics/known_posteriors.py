@@ -1,36 +1,113 @@
-"""Estimators whose posterior is known, exact or wrong on purpose, for the tests beside."""
+"""Estimators whose posterior is known in closed form, exact or wrong on purpose, for the tests."""
 
 import math
 
 import torch
-from torch.distributions import Independent, Normal
+from torch.distributions import Independent, Normal, Uniform
 
 import prudent
-from prudent.diagnostics.ranks import Ranks
+from prudent.diagnostics import Ranks
+from prudent.estimators.priors import log_prior
 from prudent.problems import slcp
 from prudent.problems.gaussian import NOISE
 
+LOW, HIGH = -4.0, 4.0
 SPREAD = NOISE / (1 + NOISE**2) ** 0.5
 
 
 class Known:
-    """An estimator made of a function from x to anything with ``sample`` and ``log_prob``."""
+    """An estimator made of a function from x to anything with ``sample`` or ``log_prob``."""
 
-    def __init__(self, make, prior, *, normalized=True):
+    def __init__(self, make, prior, *, normalized=True, log_scale=0.0):
         self.make, self.prior, self.normalized = make, prior, normalized
+        self.log_scale = log_scale
 
     def __call__(self, x):
-        return self.make(x)
+        return _Scaled(self.make(x), self.log_scale) if self.log_scale else self.make(x)
 
 
-def gaussian(dim=2, widen=1.0, shift=0.0):
+class _Scaled:
+    """A posterior whose density is multiplied by a constant."""
+
+    def __init__(self, posterior, log_scale):
+        self.posterior, self.log_scale, self.sample = posterior, log_scale, posterior.sample
+
+    def log_prob(self, theta):
+        return self.posterior.log_prob(theta) + self.log_scale
+
+
+class _Density:
+    """Something with a density and no draws."""
+
+    def __init__(self, log_density, x):
+        self.log_density, self.x = log_density, x
+
+    def log_prob(self, theta):
+        return self.log_density(theta, self.x)
+
+
+def density(log_density, prior, **options):
+    """An estimator made of a function of theta (..., N, D) and x, up to a constant."""
+    return Known(lambda x: _Density(log_density, x), prior, normalized=False, **options)
+
+
+def box(dim):
+    return Independent(Uniform(torch.full((dim,), LOW), torch.full((dim,), HIGH)), 1)
+
+
+def gaussian(*, dim=2, widen=1.0, shift=0.0, **options):
     """The exact posterior of `gaussian`, widened, and shifted by so many standard deviations."""
 
     def make(x):
         centre = x / (1 + NOISE**2) + shift * SPREAD
         return Independent(Normal(centre, torch.full_like(x, widen * SPREAD)), 1)
 
-    return Known(make, prudent.problems.get("gaussian", dim=dim).prior)
+    return Known(make, prudent.problems.get("gaussian", dim=dim).prior, **options)
+
+
+def boxed(*, dim=2, widen=1.0, shift=0.0, **options):
+    """The same likelihood under a uniform prior so wide that the posterior is N(x, NOISE^2)."""
+
+    def make(x):
+        return Independent(Normal(x + shift * NOISE, torch.full_like(x, widen * NOISE)), 1)
+
+    return Known(make, box(dim), **options)
+
+
+def boxed_pairs(number, dim=2, seed=0):
+    """Truths far from the edges, where that posterior is exact."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(number, dim, generator=generator) - 1
+    return x + NOISE * torch.randn(number, dim, generator=generator), x
+
+
+def normal_alpha(theta, centre, scale):
+    """The mass of an isotropic normal that is less dense than theta: a chi-square tail."""
+    squared = ((theta - centre) / scale).square().sum(-1).double()
+    return torch.special.gammaincc(torch.tensor(theta.shape[-1] / 2.0).double(), squared / 2)
+
+
+def wrong(name, widen=1.0, shift=0.0):
+    """The exact posterior of a problem on a box, wrong on purpose.
+
+    Its density to the power 1 / widen^2, which multiplies the width of a normal by ``widen``; and
+    moved by ``shift`` along the first parameter.
+    """
+    problem = prudent.problems.get(name)
+
+    def log_density(theta, x):
+        moved = theta - shift * torch.eye(problem.dim)[0]
+        value = problem.log_posterior(moved, x) / widen**2
+        return value + log_prior(problem.prior, theta)
+
+    return density(log_density, problem.prior)
+
+
+def two_modes(theta, x):
+    """Log-density of a broad mode and of one a sixth as wide, which a coarse grid cannot see."""
+    far = -((theta - x) ** 2).sum(-1) / 2 / 0.5**2 - theta.shape[-1] * math.log(0.5)
+    near = -((theta - x - 1.3) ** 2).sum(-1) / 2 / 0.08**2 - theta.shape[-1] * math.log(0.08)
+    return torch.logaddexp(far, near)
 
 
 def prior_as_posterior(problem):
@@ -146,7 +223,7 @@ class Resampled:
 
 
 def resampled(num_candidates, dim=2):
-    exact = gaussian(dim)
+    exact = gaussian(dim=dim)
     return Known(
         lambda x: Resampled(exact(x), exact.prior, len(x), num_candidates),
         exact.prior,

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from prudent.diagnostics.bands import UniformPath, bin_band, holm, ks_p_value, stay_probability
+from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value, stay_probability
 
 
 def paths(number, num_samples, repetitions, seed=0):

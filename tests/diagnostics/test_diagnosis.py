@@ -3,13 +3,12 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
-from exact_posteriors import SPREAD, Conditional, box, boxed, boxed_pairs, gaussian
+from known_posteriors import SPREAD, Known, box, boxed, boxed_pairs, gaussian
 
 import prudent
-from prudent.diagnostics import Coverage, expected_coverage, scalars, spread
+from prudent.diagnostics import Coverage, expected_coverage
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
 
@@ -70,38 +69,23 @@ def test_scalars_by_hand():
     levels = torch.tensor([0.2, 0.5, 0.8])
     curve = torch.tensor([0.3, 0.4, 0.7])
     coverage = Coverage(levels, curve, curve, curve, 100)
-    assert scalars.auc(coverage) == pytest.approx(-0.1 / 3, abs=1e-7)
-    assert scalars.calibration_error(coverage) == pytest.approx(0.1, abs=1e-7)
-    assert scalars.conservativeness_error(coverage) == pytest.approx(0.2 / 3, abs=1e-7)
-    assert scalars.worst_shortfall(coverage) == pytest.approx(0.1, abs=1e-7)
-    assert scalars.worst_excess(coverage) == pytest.approx(0.1, abs=1e-7)
+    assert coverage.auc == pytest.approx(-0.1 / 3, abs=1e-7)
+    assert coverage.calibration_error == pytest.approx(0.1, abs=1e-7)
+    assert coverage.conservativeness_error == pytest.approx(0.2 / 3, abs=1e-7)
+    assert coverage.worst_shortfall == pytest.approx(0.1, abs=1e-7)
+    assert coverage.worst_excess == pytest.approx(0.1, abs=1e-7)
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_error_of_the_auc_equals_its_bootstrap(power):
     torch.manual_seed(0)
     alphas = torch.rand(400) ** power
-    closed = scalars.auc_error(expected_coverage(alphas))
+    closed = expected_coverage(alphas).auc_error
     draws = alphas[torch.randint(400, (2000, 400))]
-    values = torch.tensor([scalars.auc(expected_coverage(row)) for row in draws])
+    values = torch.tensor([expected_coverage(row).auc for row in draws])
     # The standard deviation of 2,000 values is known to 1.6 %.
     assert closed == pytest.approx(float(values.std()), rel=0.06)
-    assert closed != pytest.approx(scalars.auc_error(expected_coverage(alphas[:200])), rel=0.2)
-
-
-def test_spread_over_seeds():
-    results = [diagnose(boxed(), boxed_pairs(100, seed=seed)) for seed in range(3)]
-    found = spread(results)
-    aucs = [result.auc for result in results]
-    assert found["auc"].mean == pytest.approx(sum(aucs) / 3)
-    assert found["auc"].std == pytest.approx(np.std(aucs, ddof=1))
-    assert (found["auc"].min, found["auc"].max) == (min(aucs), max(aucs))
-    assert "computed_by" not in found
-    assert "log_normalization" not in found
-    stored = spread([{"auc": 0.1, "log_posterior": None}, {"auc": 0.3, "log_posterior": -1.0}])
-    assert (stored["log_posterior"].number, stored["log_posterior"].std) == (1, 0.0)
-    with pytest.raises(InputError, match="at least one"):
-        spread([])
+    assert closed != pytest.approx(expected_coverage(alphas[:200]).auc_error, rel=0.2)
 
 
 STABLE = [
@@ -129,7 +113,7 @@ class _Broken:
 def test_densities_that_are_no_numbers_are_counted_and_never_cover(value):
     theta, x = boxed_pairs(200)
     make = boxed().make
-    broken = Conditional(lambda data: _Broken(make(data), data[:, 0] > 0.5, value), box(2))
+    broken = Known(lambda data: _Broken(make(data), data[:, 0] > 0.5, value), box(2))
     bad = int((x[:, 0] > 0.5).sum())
     result = diagnose(broken, (theta, x))
     assert result.num_invalid == bad > 20
@@ -137,7 +121,7 @@ def test_densities_that_are_no_numbers_are_counted_and_never_cover(value):
     assert float(result.coverage.curve.max()) <= 1 - bad / 200 + 1e-6
     assert all(v is not None for v in result.metrics()["posterior_bias"])
     assert math.isfinite(result.log_posterior)
-    everything = Conditional(
+    everything = Known(
         lambda data: _Broken(make(data), torch.ones(len(data), dtype=torch.bool), value), box(2)
     )
     with pytest.raises(InputError, match="all 200 test pairs is NaN or infinite"):
@@ -151,7 +135,7 @@ def test_density_zero_at_a_truth_is_reported_not_hidden():
         def log_prob(self, points):
             return torch.where(points[..., 0] > 0.5, -torch.inf, 0.0)
 
-    result = diagnose(Conditional(lambda data: Nowhere(), box(2)), (theta, x))
+    result = diagnose(Known(lambda data: Nowhere(), box(2)), (theta, x))
     beyond = theta[:, 0] > 0.5
     assert result.num_zero_density == int(beyond.sum()) > 5
     assert result.log_posterior == -math.inf
@@ -169,7 +153,7 @@ def test_observations_that_are_no_numbers_are_counted_and_left_out(value):
         result = diagnose(boxed(), (theta, x))
     assert (result.num_pairs, result.num_excluded) == (58, 2)
     assert "pairs with x not finite" in str(result)
-    with pytest.raises(InputError, match="all 60 observations"):
+    with pytest.raises(InputError, match="all 60 simulations"):
         diagnose(boxed(), (theta, torch.full_like(x, value)))
 
 
@@ -211,4 +195,4 @@ def test_a_picture():
     assert "not enough" in figure.get_suptitle()
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
-    assert titles == ["200 test pairs", "SBC", "TARP"]
+    assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]

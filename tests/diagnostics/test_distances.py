@@ -1,7 +1,7 @@
 """Distances to an exact posterior: nil for itself, known values for others."""
 
-import builtins
 import math
+import sys
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def samples(number, dim, seed, widen=1.0, shift=0.0):
     """Exact draws and others, for one observation of `gaussian`."""
     torch.manual_seed(seed)
     x = torch.zeros(1, dim)
-    exact, other = gaussian(dim)(x), gaussian(dim, widen, shift)(x)
+    exact, other = gaussian(dim=dim)(x), gaussian(dim=dim, widen=widen, shift=shift)(x)
     return exact.sample((number,))[:, 0], other.sample((number,))[:, 0]
 
 
@@ -24,7 +24,9 @@ def samples(number, dim, seed, widen=1.0, shift=0.0):
 @pytest.mark.parametrize("options", [{}, {"widen": 0.8}, {"widen": 1.25}, {"shift": 0.5}])
 def test_kl_equals_the_closed_form(dim, options):
     theta, x = prudent.problems.get("gaussian", dim=dim).draw(20_000, 0)
-    result = kl(gaussian(dim)(x).log_prob(theta), gaussian(dim, **options)(x).log_prob(theta))
+    result = kl(
+        gaussian(dim=dim)(x).log_prob(theta), gaussian(dim=dim, **options)(x).log_prob(theta)
+    )
     widen, shift = options.get("widen", 1.0), options.get("shift", 0.0)
     expected = dim * (math.log(widen) + (1 + shift**2) / (2 * widen**2) - 0.5)
     assert abs(result.value - expected) <= 4 * result.error + 1e-6
@@ -91,7 +93,7 @@ def test_c2st_is_near_the_best_classifier(dim):
     x = torch.zeros(1, dim)
     for options in ({}, {"widen": 0.8}, {"widen": 1.25}, {"shift": 0.5}):
         one, two = samples(1000, dim, 0, **options)
-        exact, other = gaussian(dim)(x), gaussian(dim, **options)(x)
+        exact, other = gaussian(dim=dim)(x), gaussian(dim=dim, **options)(x)
         right = [exact.log_prob(s[:, None]) > other.log_prob(s[:, None]) for s in (one, two)]
         best = float((right[0].double().mean() + 1 - right[1].double().mean()) / 2)
         value = c2st(one, two).value
@@ -154,14 +156,7 @@ def test_c2st_needs_points_and_scikit_learn(monkeypatch):
     one, two = samples(3, 2, 0)
     with pytest.raises(InputError, match="5 folds"):
         c2st(one, two)
-    real = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(InputError, match=r"prudent\[distances\]"):
         c2st(*samples(10, 2, 0))
 

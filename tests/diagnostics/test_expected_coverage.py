@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from exact_posteriors import (
+from known_posteriors import (
     HIGH,
     LOW,
     SPREAD,
-    Conditional,
+    Known,
     box,
     boxed,
     boxed_pairs,
@@ -23,8 +23,8 @@ import prudent
 from prudent.coverage import alpha
 from prudent.datasets import Pairs
 from prudent.diagnostics import expected_coverage, measure
+from prudent.diagnostics._grid import SIZES, SPLIT
 from prudent.diagnostics.expected_coverage import choose
-from prudent.diagnostics.grid import SIZES, SPLIT
 from prudent.diagnostics.verdict import margin
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
@@ -58,7 +58,7 @@ def largest_difference(one, other):
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_the_grid_is_exact_on_a_normal(dim, widen):
     theta, x = boxed_pairs(2000 if dim < 3 else 100, dim)
-    estimator = boxed(widen, dim, normalized=False, log_scale=5.0)
+    estimator = boxed(dim=dim, widen=widen, normalized=False, log_scale=5.0)
     measured = measure(estimator, Pairs.of(theta, x), "grid", progress=False)
     exact = normal_alpha(theta, x, widen * NOISE)
     assert (measured.alpha - exact).abs().max() < 0.015
@@ -91,7 +91,7 @@ def test_narrow_posteriors_are_cut_again(scale):
         return Independent(Normal(data, torch.full_like(data, scale)), 1)
 
     pairs = Pairs.of(theta, x)
-    measured = measure(Conditional(make, prior, normalized=False), pairs, progress=False)
+    measured = measure(Known(make, prior, normalized=False), pairs, progress=False)
     exact = normal_alpha(theta, x, scale)
     assert (measured.alpha - exact).abs().mean() < 0.004
     assert (measured.alpha - exact).abs().quantile(0.95) < 0.02
@@ -137,7 +137,7 @@ def test_three_correlated_parameters_against_a_fine_grid():
         return make(data).log_prob(theta)
 
     theta = make(x).sample()
-    estimator = Conditional(make, box(3), normalized=False)
+    estimator = Known(make, box(3), normalized=False)
     measured = measure(estimator, Pairs.of(theta, x), progress=False)
     assert measured.method == "grid"
     plain = flat_alpha(log_density, theta, x, LOW, HIGH, side=90)
@@ -169,7 +169,7 @@ def test_grid_samples_and_importance_agree(dim):
     """With 1,000 draws an alpha has an error of 0.016 at most, and no bias."""
     pairs = Pairs.of(*boxed_pairs(1000 if dim < 3 else 150, dim))
     found = {
-        method: measure(boxed(0.8, dim, normalized=flow), pairs, method, progress=False)
+        method: measure(boxed(dim=dim, widen=0.8, normalized=flow), pairs, method, progress=False)
         for method, flow in (("grid", True), ("samples", True), ("importance", False))
     }
     assert {name for name, one in found.items() if one.method == name} == set(found)
@@ -189,7 +189,7 @@ def test_grid_samples_and_importance_agree(dim):
 def test_importance_reaches_ten_parameters(dim):
     """The prior alone would leave one draw in thousands."""
     theta, x = prudent.problems.get("gaussian", dim=dim).draw(300, 0)
-    estimator = gaussian(0.8, dim, normalized=False, log_scale=-7.0)
+    estimator = gaussian(dim=dim, widen=0.8, normalized=False, log_scale=-7.0)
     measured = measure(estimator, Pairs.of(theta, x), progress=False)
     exact = normal_alpha(theta, x / (1 + NOISE**2), 0.8 * SPREAD)
     assert measured.method == "importance"
@@ -201,7 +201,7 @@ def test_importance_reaches_ten_parameters(dim):
 
 def test_the_estimator_of_coverage_is_chosen_and_named():
     def chosen(dim, normalized, prior=None):
-        estimator = Conditional(lambda x: None, prior or box(dim), normalized=normalized)
+        estimator = Known(lambda x: None, prior or box(dim), normalized=normalized)
         return choose(estimator, Pairs.of(*boxed_pairs(1, dim)))[0]
 
     assert [chosen(dim, True) for dim in (1, 2, 3, 4)] == ["grid"] * 2 + ["samples"] * 2
@@ -213,7 +213,7 @@ def test_the_estimator_of_coverage_is_chosen_and_named():
 class _FromNoise:
     def __init__(self, x, widen):
         self.x, self.scale = x, widen * NOISE
-        self.exact = boxed(widen).make(x)
+        self.exact = boxed(widen=widen).make(x)
 
     def log_prob(self, theta):
         return self.exact.log_prob(theta)
@@ -225,14 +225,14 @@ class _FromNoise:
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_even_noise_is_more_accurate_than_more_random_draws(dim):
-    class Flow(Conditional):
+    class Flow(Known):
         def __call__(self, x):
             return _FromNoise(x, 0.8)
 
     theta, x = boxed_pairs(500, dim)
     pairs = Pairs.of(theta, x)
     even = measure(Flow(None, box(dim)), pairs, progress=False)
-    drawn = measure(boxed(0.8, dim), pairs, "samples", progress=False)
+    drawn = measure(boxed(dim=dim, widen=0.8), pairs, "samples", progress=False)
     exact = normal_alpha(theta, x, 0.8 * NOISE)
     assert even.method == "samples"
     errors = [float((one.alpha - exact).abs().mean()) for one in (even, drawn)]
@@ -251,14 +251,14 @@ def test_a_bounded_prior_need_not_be_uniform():
         return Independent(Beta(2 + count, 5 + 20 - count), 1)
 
     pairs = Pairs.of(theta, x)
-    grid = measure(Conditional(make, prior, normalized=False), pairs, progress=False)
-    drawn = measure(Conditional(make, prior), pairs, "samples", progress=False)
+    grid = measure(Known(make, prior, normalized=False), pairs, progress=False)
+    drawn = measure(Known(make, prior), pairs, "samples", progress=False)
     assert grid.method == "grid"
     assert grid.log_norm.abs().max() < 0.01
     assert (grid.alpha - drawn.alpha).abs().mean() < 0.016
     assert grid.volume.mean() == pytest.approx(float(drawn.volume.mean()), rel=0.03)
     # As if the prior were uniform: the wrong posterior.
-    flat = Conditional(lambda n: Independent(Beta(1 + n, 21 - n), 1), prior, normalized=False)
+    flat = Known(lambda n: Independent(Beta(1 + n, 21 - n), 1), prior, normalized=False)
     assert (measure(flat, pairs, progress=False).alpha - grid.alpha).abs().mean() > 0.03
 
 
@@ -268,7 +268,7 @@ def leaky(normalized=True):
     def make(x):
         return Independent(Normal(torch.full((len(x), 2), HIGH), torch.full((len(x), 2), 1.0)), 1)
 
-    return Conditional(make, box(2), normalized=normalized)
+    return Known(make, box(2), normalized=normalized)
 
 
 def test_what_leaks_is_cut_and_counted():
@@ -308,7 +308,7 @@ def test_draws_and_densities_in_one_go_are_used():
     estimator = boxed()
     pairs = Pairs.of(*boxed_pairs(50))
     plain = measure(estimator, pairs, "samples", progress=False)
-    estimator.__class__ = type("Direct", (Conditional,), {"__call__": lambda self, x: Both(x)})
+    estimator.__class__ = type("Direct", (Known,), {"__call__": lambda self, x: Both(x)})
     torch.testing.assert_close(
         measure(estimator, pairs, "samples", progress=False).alpha, plain.alpha
     )
@@ -334,7 +334,7 @@ def test_the_prior_as_posterior_lies_on_the_diagonal():
     for prior, dim in ((box(2), 2), (prudent.problems.get("gaussian", dim=5).prior, 5)):
         torch.manual_seed(1)
         theta = prior.sample((1000,))
-        same = Conditional(lambda x, prior=prior: prior.expand((len(x),)), prior)
+        same = Known(lambda x, prior=prior: prior.expand((len(x),)), prior)
         result = prudent.diagnose(same, theta, torch.zeros(1000, 1), progress=False)
         assert result.computed_by == ("grid" if dim == 2 else "samples")
         assert (result.coverage.curve - result.coverage.levels).abs().max() < margin(1000)
@@ -379,7 +379,7 @@ def test_normalised_ranks_of_the_exact_posterior_are_uniform_on_the_lattice(numb
     theta, x = prudent.problems.get("gaussian").draw(20_000, 0)
 
     def chi_square(widen):
-        posterior = gaussian(widen)(x)
+        posterior = gaussian(widen=widen)(x)
         draws = posterior.sample((number,))
         values = alpha(posterior.log_prob(theta), posterior.log_prob(draws), indicator="hard")
         counts = torch.bincount((values * number).round().long(), minlength=number + 1)
@@ -399,7 +399,7 @@ def test_alphas_of_a_conservative_posterior_dominate_the_uniform(dim):
 
     def lowest(widen):
         pairs = Pairs.of(theta, x)
-        alphas = measure(gaussian(widen, dim), pairs, "samples", progress=False).alpha
+        alphas = measure(gaussian(dim=dim, widen=widen), pairs, "samples", progress=False).alpha
         return float((alphas.sort().values - uniform).min())
 
     assert lowest(1.25) > -margin(1000)
@@ -410,7 +410,7 @@ def test_agreement_with_lampe():
     """The same normal posterior and pairs; each side has the noise of its own 1,024 draws."""
     coverage = pytest.importorskip("lampe.diagnostics")
     theta, x = prudent.problems.get("gaussian").draw(500, 0)
-    estimator = gaussian(0.8)
+    estimator = gaussian(widen=0.8)
     torch.manual_seed(0)
     pairs = zip(theta, x, strict=True)
     ranks, _ = coverage.expected_coverage_mc(lambda one: estimator.make(one[None]), pairs)
@@ -418,7 +418,7 @@ def test_agreement_with_lampe():
     ours = measure(estimator, Pairs.of(theta, x), "samples", progress=False).alpha.sort().values
     assert (ours - theirs).abs().mean() < 0.004
     assert largest_difference(ours, theirs) < 0.02
-    wide = measure(gaussian(1.0), Pairs.of(theta, x), "samples", progress=False).alpha
+    wide = measure(gaussian(widen=1.0), Pairs.of(theta, x), "samples", progress=False).alpha
     assert (wide.sort().values - theirs).abs().mean() > 0.03
 
 
@@ -463,7 +463,7 @@ def test_the_same_seed_gives_the_same_numbers():
 )
 def test_the_grid_needs_a_small_box(prior):
     dim = prior.event_shape[0]
-    estimator = Conditional(lambda x: prior.expand((len(x),)), prior)
+    estimator = Known(lambda x: prior.expand((len(x),)), prior)
     with pytest.raises(InputError, match="uniform prior on a box"):
         prudent.diagnose(
             estimator, prior.sample((10,)), torch.zeros(10, dim), method="grid", progress=False
@@ -473,7 +473,7 @@ def test_the_grid_needs_a_small_box(prior):
 def test_a_prior_on_one_value_each_is_a_box():
     """Bounds given as one number for all parameters."""
     prior = Independent(Uniform(torch.tensor(0.0), torch.tensor(1.0)).expand((2,)), 1)
-    estimator = Conditional(lambda x: prior.expand((len(x),)), prior)
+    estimator = Known(lambda x: prior.expand((len(x),)), prior)
     theta = prior.sample((50,))
     result = prudent.diagnose(estimator, theta, torch.zeros(50, 1), progress=False)
     assert result.computed_by == "grid"

@@ -1,6 +1,6 @@
 """Local coverage: planted defects are found where they are, and none where there is none."""
 
-import builtins
+import sys
 
 import pytest
 import torch
@@ -172,13 +172,7 @@ def test_misuse_is_named(options, message):
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.tree", None)
     with pytest.raises(InputError, match=r"prudent\[distances\]"):
         local_coverage(torch.rand(200), torch.rand(200, 2))

@@ -17,8 +17,8 @@ from known_posteriors import (
 from torch.distributions import MultivariateNormal
 
 import prudent
-from prudent.diagnostics.ranks import Ranks, parameters, posterior_ranks
-from prudent.diagnostics.sbc import SBC, sbc, sbc_from_ranks
+from prudent.diagnostics import Ranks, ReferenceDistance, parameters, posterior_ranks
+from prudent.diagnostics.sbc import SBC, sbc
 from prudent.errors import DataError, InputError
 from prudent.problems.gaussian import NOISE
 
@@ -39,7 +39,7 @@ def run(estimator, dim, number, num_samples=49, **functions):
 
 def rejections(ranks, size):
     """Of each test, the share of repetitions with p < 0.05: overall, and by function."""
-    results = [sbc_from_ranks(part) for part in groups(ranks, size)]
+    results = [sbc(part) for part in groups(ranks, size)]
 
     def rate(name):
         return float((torch.stack([getattr(r, name) for r in results]) < 0.05).double().mean())
@@ -52,7 +52,7 @@ def rejections(ranks, size):
 @pytest.mark.parametrize("dim", [1, 2, 5, 10])
 def test_size_on_exact_posteriors(dim):
     """500 repetitions of 60 pairs."""
-    ranks = run(gaussian(dim), dim, 500 * 60, num_samples=48, density="log_prob")
+    ranks = run(gaussian(dim=dim), dim, 500 * 60, num_samples=48, density="log_prob")
     for name, rate in rejections(ranks, 60).items():
         assert 0.03 <= rate <= 0.07, name
 
@@ -62,7 +62,7 @@ def test_size_on_exact_posteriors(dim):
 @pytest.mark.parametrize("options", [{"widen": 0.8}, {"widen": 1.25}, {"shift": 0.5}])
 def test_power_on_wrong_posteriors(dim, options):
     """1,000 pairs: overall, and by chi-square or KS in a single parameter."""
-    ranks = run(gaussian(dim, **options), dim, 60 * 1000)
+    ranks = run(gaussian(dim=dim, **options), dim, 60 * 1000)
     rates = rejections(ranks, 1000)
     assert min(rates.values()) >= 0.95
 
@@ -78,7 +78,7 @@ def test_power_on_wrong_posteriors(dim, options):
     ],
 )
 def test_verdicts(options, words):
-    result = sbc(gaussian(**options), *pairs(2, 1000), num_samples=99, progress=False)
+    result = sbc(run(gaussian(**options), 2, 1000, 99))
     assert words in result.verdict
     assert repr(result) == f"<SBC: {result.verdict}>"
     assert "\n" not in result.verdict
@@ -92,12 +92,14 @@ def test_verdicts(options, words):
 
 def test_the_worst_function_is_named():
     def make(x):
-        exact = gaussian(3)(x)
+        exact = gaussian(dim=3)(x)
         scale = SPREAD * torch.tensor([1.0, 1.6, 1.0])
         return MultivariateNormal(exact.mean, scale_tril=torch.diag(scale))
 
-    estimator = Known(make, gaussian(3).prior)
-    result = sbc(estimator, *pairs(3, 600), names=["a", "b", "c"], progress=False, num_samples=99)
+    estimator = Known(make, gaussian(dim=3).prior)
+    names = ["a", "b", "c"]
+    ranks = posterior_ranks(estimator, *pairs(3, 600), names=names, num_samples=99, progress=False)
+    result = sbc(ranks, names)
     assert result.worst == "b"
     assert result.verdict.startswith("not calibrated in b: b is too wide")
 
@@ -111,8 +113,8 @@ def test_the_prior_as_posterior_passes_unless_a_function_knows_the_data():
     }
     ranks = run(prior_as_posterior(problem), 2, 100 * 200, **functions)
     blind = ranks.select(["theta_1", "theta_2", "log_prob"])
-    assert share(sbc_from_ranks(part).p_value < 0.05 for part in groups(blind, 200)) <= 0.1
-    result = sbc_from_ranks(ranks)
+    assert share(sbc(part).p_value < 0.05 for part in groups(blind, 200)) <= 0.1
+    result = sbc(ranks)
     assert result.worst == "log_likelihood"
     assert result.p_value < 1e-12
 
@@ -124,9 +126,7 @@ def test_a_wrong_correlation_shows_in_the_density_alone():
         return MultivariateNormal(x / (1 + NOISE**2), covariance)
 
     estimator = Known(make, gaussian().prior)
-    result = sbc(
-        estimator, *pairs(2, 2000), {"density": "log_prob"}, num_samples=99, progress=False
-    )
+    result = sbc(run(estimator, 2, 2000, 99, density="log_prob"))
     assert (result.p_values[:2] > 0.01).all()
     assert result.p_values[2] < 1e-6
 
@@ -137,8 +137,8 @@ def test_ties_are_broken_at_random():
         "constant": lambda theta, x: torch.zeros(theta.shape[:-1]),
         "sign": lambda theta, x: theta[..., 0].sign(),
     }
-    ranks = run(gaussian(1), 1, 20_000, num_samples=9, **functions)
-    result = sbc_from_ranks(ranks)
+    ranks = run(gaussian(dim=1), 1, 20_000, num_samples=9, **functions)
+    result = sbc(ranks)
     assert (result.p_values > 0.01).all()
     assert set(ranks.ranks[1].tolist()) == set(range(10))
 
@@ -147,12 +147,12 @@ def test_few_candidates_look_like_a_narrow_posterior():
     """What resampling does to ranks: many draws of few candidates fail, few draws pass."""
     estimator = resampled(200)
     theta, x = pairs(2, 2000)
-    many = sbc(estimator, theta, x, num_samples=500, progress=False)
+    many = sbc(posterior_ranks(estimator, theta, x, num_samples=500, progress=False))
     assert many.p_value < 0.01
     assert "is too narrow" in many.verdict
     assert "% of the draws are duplicates" in many.verdict
     assert many.ranks.duplicates > 0.8
-    enough = sbc(resampled(8192), theta[:500], x[:500], progress=False)
+    enough = sbc(posterior_ranks(resampled(8192), theta[:500], x[:500], progress=False))
     assert enough.ranks.num_samples == 100
     assert enough.p_value > 0.05
 
@@ -160,7 +160,7 @@ def test_few_candidates_look_like_a_narrow_posterior():
 def test_thinning_helps_a_markov_chain():
     class Chain:
         def __init__(self, x):
-            self.x, self.exact = x, gaussian(1)(x)
+            self.x, self.exact = x, gaussian(dim=1)(x)
 
         def sample(self, shape):
             """An autoregressive chain with the right stationary law."""
@@ -172,10 +172,13 @@ def test_thinning_helps_a_markov_chain():
                 values.append(state)
             return self.exact.mean + SPREAD * torch.stack(values)
 
-    estimator = Known(Chain, gaussian(1).prior)
+    estimator = Known(Chain, gaussian(dim=1).prior)
     theta, x = pairs(1, 2000)
     p_values = {
-        thin: sbc(estimator, theta, x, num_samples=20, thin=thin, progress=False).p_value
+        thin: sbc(
+            posterior_ranks(estimator, theta, x, num_samples=20, thin=thin, progress=False),
+            ["theta_1"],
+        ).p_value
         for thin in (1, 40)
     }
     assert p_values[1] < 1e-3
@@ -208,7 +211,8 @@ def test_non_finite_pairs_are_counted_and_reported():
             return self.exact.sample(shape).masked_fill(self.bad[:, None], torch.nan)
 
     estimator = Known(Broken, gaussian().prior)
-    result = sbc(estimator, theta, x, num_samples=50, progress=False)
+    options = {"num_samples": 50, "progress": False}
+    result = sbc(posterior_ranks(estimator, theta, x, **options))
     bad = int((x[9:, 0] > 1.5).sum())
     assert result.ranks.invalid == {"x": 9, "draws": bad, "functions": 0}
     assert result.ranks.num_pairs == 400 - 9 - bad
@@ -216,11 +220,11 @@ def test_non_finite_pairs_are_counted_and_reported():
     assert f"{bad} pairs left out: draws not finite" in repr(result)
     nothing = Known(lambda x: Broken(x * 0 + 2), gaussian().prior)
     with pytest.raises(InputError, match="none of 400 pairs can be ranked"):
-        sbc(nothing, theta, torch.zeros_like(x), num_samples=5, progress=False)
-    with pytest.raises(DataError, match="all 400 observations hold NaN"):
-        sbc(estimator, theta, x * torch.nan, num_samples=5, progress=False)
+        posterior_ranks(nothing, theta, torch.zeros_like(x), **options)
+    with pytest.raises(DataError, match="all 400 simulations hold NaN"):
+        posterior_ranks(estimator, theta, x * torch.nan, **options)
     with pytest.raises(DataError, match="`theta` are not finite"):
-        sbc(estimator, theta / 0, x.nan_to_num(), num_samples=5, progress=False)
+        posterior_ranks(estimator, theta / 0, x.nan_to_num(), **options)
 
 
 def test_functions_that_are_nan_and_draws_outside_the_prior_are_counted():
@@ -262,7 +266,7 @@ def test_misuse_is_named(options, message):
     with pytest.raises(InputError, match=message):
         posterior_ranks(gaussian(), *pairs(2, 10), progress=False, **options)
     with pytest.raises(InputError, match="expected 2 parameter names"):
-        sbc(gaussian(), *pairs(2, 10), names=["a"], progress=False)
+        posterior_ranks(gaussian(), *pairs(2, 10), names=["a"], progress=False)
     ranks = run(gaussian(), 2, 10)
     with pytest.raises(InputError, match="unknown function"):
         ranks.select(["theta_3"])
@@ -270,7 +274,7 @@ def test_misuse_is_named(options, message):
 
 @pytest.mark.parametrize(("number", "num_samples"), [(1, 1), (3, 1), (2, 1000), (5, 4)])
 def test_tiny_inputs_work(number, num_samples):
-    result = sbc_from_ranks(run(gaussian(), 2, number, num_samples))
+    result = sbc(run(gaussian(), 2, number, num_samples))
     assert isinstance(result, SBC)
     assert 0 <= result.p_value <= 1
     assert result.p_value > 0.01
@@ -289,7 +293,7 @@ def test_memory_does_not_grow_with_pairs():
             largest.append(draws.shape[0] * draws.shape[1])
             return draws
 
-    sbc(Known(Counting, gaussian().prior), *pairs(2, 3000), num_samples=500, progress=False)
+    run(Known(Counting, gaussian().prior), 2, 3000, 500)
     assert max(largest) <= 2**14
     assert sum(largest) == 3000 * 500
 
@@ -303,6 +307,7 @@ def test_a_flow_ranks_quickly(caplog):
         ranks = posterior_ranks(
             estimator, *problem.draw(1000, 1), num_samples=100, progress=rows.append
         )
+    assert ranks.names == ("theta_1", "theta_2", "log_prob", "tarp")
     assert ranks.num_pairs == 1000
     assert len(rows) == 7
 
@@ -327,32 +332,53 @@ def test_agreement_with_sbi():
     theirs, _ = module.run_sbc(
         theta, x, ForSbi(), num_posterior_samples=200, show_progress_bar=False
     )
-    fixed = ForSbi().sample_batched((200,), x)
+    draws = ForSbi().sample_batched((200,), x)
+    ours = posterior_ranks(draws, theta, x, progress=False)
+    assert torch.equal(ours.ranks.T.float(), theirs)
+
+
+def test_draws_made_elsewhere_are_ranked_as_those_of_an_estimator():
+    """The rows of an array follow the pairs, also past those that are left out."""
+    theta, x = pairs(2, 300)
+    x = x.clone()
+    x[:200:3] = torch.nan
+    draws = gaussian()(x.nan_to_num()).sample((99,))
 
     class Fixed:
         def __init__(self, data):
             rows = (x[:, None] == data[None]).all(-1).float().argmax(0)
-            self.draws = fixed[:, rows]
+            self.draws = draws[:, rows]
 
         def sample(self, shape):
             return self.draws
 
-    ours = posterior_ranks(
-        Known(Fixed, gaussian().prior), theta, x, num_samples=200, progress=False
+    functions = {**parameters(2), "tarp": ReferenceDistance(gaussian().prior)}
+    made, given = (
+        posterior_ranks(source, theta, x, functions, num_samples=99, progress=False)
+        for source in (Known(Fixed, gaussian().prior), draws.numpy())
     )
-    assert torch.equal(ours.ranks.T.float(), theirs)
+    assert torch.equal(made.ranks, given.ranks)
+    assert (given.num_samples, given.invalid["x"]) == (99, 67)
+    assert math.isnan(given.leakage)
+    thinned = posterior_ranks(draws, theta, x, thin=11, progress=False)
+    assert (thinned.names, thinned.num_samples) == (("theta_1", "theta_2"), 9)
+    with pytest.raises(InputError, match="no density to rank"):
+        posterior_ranks(draws, theta, x, {"density": "log_prob"}, progress=False)
+    with pytest.raises(InputError, match="expected draws of shape"):
+        posterior_ranks(draws[..., :1], theta, x, progress=False)
 
 
 def test_a_model_without_a_prior_can_be_ranked():
     estimator = Known(gaussian().make, None)
     ranks = posterior_ranks(estimator, *pairs(2, 50), num_samples=19, progress=False)
+    assert ranks.names == ("theta_1", "theta_2", "log_prob")
     assert math.isnan(ranks.leakage)
     assert not ranks.caveats
 
 
 def test_uniform_ranks_by_hand():
     ranks = Ranks(("a",), torch.arange(50).repeat(1, 4), 49, {}, 0.0, 0.0)
-    result = sbc_from_ranks(ranks)
+    result = sbc(ranks)
     assert result.difference.abs().max() < 1e-9
     assert result.p_ks.item() == pytest.approx(1)
     assert result.p_chi_square.item() == pytest.approx(1, abs=0.02)

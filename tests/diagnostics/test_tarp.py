@@ -15,9 +15,7 @@ from known_posteriors import (
 from torch.distributions import Independent, Normal
 
 import prudent
-from prudent.diagnostics.ranks import Ranks, parameters, posterior_ranks
-from prudent.diagnostics.sbc import sbc_from_ranks
-from prudent.diagnostics.tarp import ReferenceDistance, tarp, tarp_from_ranks
+from prudent.diagnostics import Ranks, ReferenceDistance, parameters, posterior_ranks, sbc, tarp
 from prudent.errors import InputError
 
 OTHERS = {"slcp": slcp_exact, "weinberg": weinberg}
@@ -39,9 +37,17 @@ def run(estimator, data, num_samples=48, **references):
     return posterior_ranks(estimator, *data, functions, num_samples=num_samples, progress=False)
 
 
+def balls(estimator, data, *references, num_samples=99, **options):
+    """TARP with one kind of references."""
+    functions = {"tarp": ReferenceDistance(estimator.prior, *references, **options)}
+    return tarp(
+        posterior_ranks(estimator, *data, functions, num_samples=num_samples, progress=False)
+    )
+
+
 def rejections(ranks, size):
     """By function, the share of repetitions with p < 0.05; p as in TARP, without its bands."""
-    results = [sbc_from_ranks(part).p_values < 0.05 for part in groups(ranks, size)]
+    results = [sbc(part).p_values < 0.05 for part in groups(ranks, size)]
     return dict(zip(ranks.names, torch.stack(results).double().mean(0).tolist(), strict=True))
 
 
@@ -49,7 +55,7 @@ def rejections(ranks, size):
 @pytest.mark.parametrize("dim", [1, 2, 5, 10])
 def test_size_on_exact_posteriors(dim):
     """500 repetitions of 60 pairs, whatever the references."""
-    ranks = run(gaussian(dim), pairs(dim, 500 * 60), near=near)
+    ranks = run(gaussian(dim=dim), pairs(dim, 500 * 60), near=near)
     for name, rate in rejections(ranks, 60).items():
         assert 0.03 <= rate <= 0.07, name
 
@@ -59,7 +65,7 @@ def test_size_on_exact_posteriors(dim):
 def test_power_on_wrong_posteriors(dim):
     """1,000 pairs for a width, 2,000 for a shift of one standard deviation."""
     for options, size in (({"widen": 0.8}, 1000), ({"widen": 1.25}, 1000), ({"shift": 1.0}, 2000)):
-        ranks = run(gaussian(dim, **options), pairs(dim, 40 * size), near=near)
+        ranks = run(gaussian(dim=dim, **options), pairs(dim, 40 * size), near=near)
         for name, rate in rejections(ranks, size).items():
             assert rate >= 0.95, (name, options)
 
@@ -105,11 +111,11 @@ def test_references_that_ignore_x_cannot_tell_the_prior():
 def test_a_small_shift_is_seen_late():
     """What SBC sees at once, half a standard deviation, balls on both sides nearly cancel."""
     data = pairs(1, 40 * 200)
-    estimator = gaussian(1, shift=0.5)
-    balls = rejections(run(estimator, data), 200)
-    assert balls["prior"] < 0.6
+    estimator = gaussian(dim=1, shift=0.5)
+    rates = rejections(run(estimator, data), 200)
+    assert rates["prior"] < 0.6
     ranks = posterior_ranks(estimator, *data, parameters(1), num_samples=48, progress=False)
-    assert share(sbc_from_ranks(part).p_value < 0.05 for part in groups(ranks, 200)) >= 0.95
+    assert share(sbc(part).p_value < 0.05 for part in groups(ranks, 200)) >= 0.95
 
 
 def test_units_do_not_matter():
@@ -125,12 +131,10 @@ def test_units_do_not_matter():
             return unit * self.exact.sample(shape)
 
     prior = Independent(Normal(torch.zeros(2), unit), 1)
-    one = tarp(gaussian(), theta, x, num_samples=99, progress=False)
-    other = tarp(Known(Scaled, prior), unit * theta, x, num_samples=99, progress=False)
+    one = balls(gaussian(), (theta, x))
+    other = balls(Known(Scaled, prior), (unit * theta, x))
     assert torch.equal(one.ranks.ranks, other.ranks.ranks)
-    raw = tarp(
-        Known(Scaled, prior), unit * theta, x, scale=torch.ones(2), num_samples=99, progress=False
-    )
+    raw = balls(Known(Scaled, prior), (unit * theta, x), scale=torch.ones(2))
     assert not torch.equal(one.ranks.ranks, raw.ranks.ranks)
 
 
@@ -144,9 +148,9 @@ def test_units_do_not_matter():
     ],
 )
 def test_verdicts(options, words):
-    result = tarp(gaussian(**options), *pairs(2, 1500), num_samples=99, progress=False)
+    result = balls(gaussian(**options), pairs(2, 1500))
     assert words in result.verdict
-    assert result.p_value == float(sbc_from_ranks(result.ranks).p_values)
+    assert result.p_value == float(sbc(result.ranks, ["tarp"]).p_values)
     assert repr(result) == f"<TARP: {result.verdict}>"
     inside = (result.coverage >= result.uniform_lower) & (result.coverage <= result.uniform_upper)
     assert bool(inside.all()) != bool(options)
@@ -156,17 +160,17 @@ def test_verdicts(options, words):
 def test_bootstrap_bands_hold_the_true_curve(widen):
     """95 ± 2 % of 500 curves of 200 pairs, for the exact posterior and for a wrong one."""
     ranks = run(gaussian(widen=widen), pairs(2, 500 * 200), num_samples=20)
-    truth = tarp_from_ranks(ranks, "prior").coverage
+    truth = tarp(ranks, "prior").coverage
     held = []
     for seed, part in enumerate(groups(ranks, 200)):
-        result = tarp_from_ranks(part, "prior", seed=seed)
+        result = tarp(part, "prior", seed=seed)
         held.append(((result.lower <= truth) & (truth <= result.upper)).all())
     assert 0.93 <= share(held) <= 0.97
 
 
 def test_the_curve_by_hand():
     ranks = Ranks(("tarp",), torch.tensor([[0, 1, 3, 3]]), 3, {}, 0.0, 0.0)
-    result = tarp_from_ranks(ranks)
+    result = tarp(ranks)
     assert result.levels.tolist() == [0.25, 0.5, 0.75]
     assert result.coverage.tolist() == [0.25, 0.5, 0.5]
     assert result.area == pytest.approx(-0.25)
@@ -174,13 +178,13 @@ def test_the_curve_by_hand():
 
 def test_misuse_is_named():
     with pytest.raises(InputError, match="Did you mean `prior`"):
-        tarp(gaussian(), *pairs(2, 10), "priors", progress=False)
+        balls(gaussian(), pairs(2, 10), "priors")
     with pytest.raises(InputError, match="expected reference points of shape"):
-        tarp(gaussian(), *pairs(2, 10), lambda x: x[:, :1], progress=False, num_samples=5)
+        balls(gaussian(), pairs(2, 10), lambda x: x[:, :1])
     with pytest.raises(InputError, match="has no prior"):
-        tarp(Known(gaussian().make, None), *pairs(2, 10), progress=False)
+        balls(Known(gaussian().make, None), pairs(2, 10))
     with pytest.raises(InputError, match="positive numbers"):
-        tarp(gaussian(), *pairs(2, 10), scale=torch.zeros(2), progress=False)
+        balls(gaussian(), pairs(2, 10), scale=torch.zeros(2))
 
 
 def fixed_setting(number=500, num_samples=200):
@@ -206,15 +210,7 @@ def fixed_setting(number=500, num_samples=200):
         return references[(x[:, None] == data[None]).all(-1).float().argmax(0)]
 
     estimator = Known(Fixed, gaussian().prior)
-    ours = tarp(
-        estimator,
-        theta,
-        x,
-        look_up,
-        scale=torch.ones(2),
-        num_samples=num_samples,
-        progress=False,
-    )
+    ours = balls(estimator, (theta, x), look_up, scale=torch.ones(2), num_samples=num_samples)
     assert torch.equal(ours.ranks.ranks[0], by_hand)
     return ours, draws, theta, references
 
@@ -257,6 +253,6 @@ def test_a_run_with_sbi_agrees_in_law():
     curve, levels = module.run_tarp(
         theta, x, ForSbi(), num_posterior_samples=200, num_bins=20, show_progress_bar=False
     )
-    ours = tarp(gaussian(widen=0.6), theta, x, "uniform", num_samples=200, progress=False)
+    ours = balls(gaussian(widen=0.6), (theta, x), "uniform", num_samples=200)
     assert (shares_below(ours, levels) - curve).abs().max() < 0.05
     assert (levels - curve).abs().max() > 0.06

@@ -1,13 +1,14 @@
 """One call with everything: coverage, SBC, TARP, and where the posterior is wrong."""
 
 import json
+import sys
 
 import pytest
 import torch
 from torch.distributions import Independent, Normal
 
 import prudent
-from prudent.diagnostics import rank_tests
+from prudent.diagnostics import posterior_ranks, sbc, tarp
 from prudent.errors import InputError
 from prudent.problems.gaussian import exact_posterior
 
@@ -35,9 +36,9 @@ def pairs():
 def test_the_exact_posterior_passes_everything(pairs):
     result = prudent.diagnose(Estimator(1.0), *pairs, thorough=True, progress=False)
     assert result.verdict.kind == "calibrated"
-    assert result.ranks.sbc.p_value > 0.05
-    assert result.ranks.tarp.p_value > 0.05
-    assert not result.local.wrong
+    assert result.results["sbc"].p_value > 0.05
+    assert result.results["tarp"].p_value > 0.05
+    assert not result.results["local_coverage"].wrong
     metrics = result.metrics()
     json.dumps(metrics, allow_nan=False)
     assert {"sbc_p_value", "sbc_worst", "tarp_p_value", "local_p_value"} <= set(metrics)
@@ -47,11 +48,11 @@ def test_a_defect_is_found_where_it_is(pairs):
     names = ("mass", "spin")
     result = prudent.diagnose(Estimator(0.4), *pairs, thorough=True, names=names, progress=False)
     assert result.verdict.kind == "over-confident"
-    assert result.ranks.sbc.p_value < 0.01
-    assert result.ranks.sbc.ranks.names == (*names, "log_prob")
-    assert result.local.p_same < 0.01
-    assert result.local.wrong
-    for region in result.local.wrong:
+    assert result.results["sbc"].p_value < 0.01
+    assert result.results["sbc"].ranks.names == (*names, "log_prob")
+    assert result.results["local_coverage"].p_same < 0.01
+    assert result.results["local_coverage"].wrong
+    for region in result.results["local_coverage"].wrong:
         assert region.bounds["x[0]"][0] > 0.3
     text = str(result)
     for part in ("SBC", "TARP", "by region", "x[0]"):
@@ -60,8 +61,7 @@ def test_a_defect_is_found_where_it_is(pairs):
 
 def test_without_the_word_nothing_more_is_done(pairs):
     result = prudent.diagnose(Estimator(1.0), *pairs, progress=False)
-    assert result.ranks is None
-    assert result.local is None
+    assert not result.results
     assert "sbc_p_value" not in result.metrics()
 
 
@@ -74,8 +74,8 @@ def test_regions_of_a_large_observation_are_those_of_the_posterior_mean(pairs):
             return super().__call__(data[:, :2])
 
     result = prudent.diagnose(Wide(0.4), theta, wide, thorough=True, progress=False)
-    assert result.local.wrong
-    for region in result.local.wrong:
+    assert result.results["local_coverage"].wrong
+    for region in result.results["local_coverage"].wrong:
         assert region.bounds["posterior mean of theta_1"][0] > 0.2
 
 
@@ -88,13 +88,14 @@ def test_both_tests_share_their_draws(pairs):
             calls.append(len(x))
             return posterior
 
-    result = rank_tests(Counting(1.0), *pairs, num_samples=20, progress=False)
+    ranks = posterior_ranks(Counting(1.0), *pairs, num_samples=20, progress=False)
     assert sum(calls) == len(pairs[0])
-    assert repr(result).startswith("<RankTests: SBC p = ")
-    assert "TARP: " in str(result)
+    assert ranks.names == ("theta_1", "theta_2", "log_prob", "tarp")
+    assert sbc(ranks).ranks.names == ranks.names[:-1]
+    assert tarp(ranks).ranks.names == ranks.names[-1:]
 
 
 def test_a_missing_library_is_named_before_the_work(pairs, monkeypatch):
-    monkeypatch.setattr("prudent._extras.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(InputError, match=r'pip install "prudent\[distances\]"'):
         prudent.diagnose(Estimator(1.0), *pairs, thorough=True, progress=False)

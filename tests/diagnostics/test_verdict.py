@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact_posteriors import gaussian, wrong
+from known_posteriors import gaussian, wrong
 
 import prudent
 from prudent.diagnostics import expected_coverage, judge
@@ -28,7 +28,8 @@ WRONG = [
 def test_verdicts_on_the_gaussian(dim, widen, shift, words, ratio):
     number = NUM_PAIRS if words.startswith("calibrated") else NUM_WRONG
     theta, x = prudent.problems.get("gaussian", dim=dim).draw(number, 0, "verdict")
-    estimator = gaussian(widen, dim, shift, normalized=not ratio, log_scale=3.0 * ratio)
+    scale = {"normalized": not ratio, "log_scale": 3.0 * ratio}
+    estimator = gaussian(dim=dim, widen=widen, shift=shift, **scale)
     result = prudent.diagnose(estimator, theta, x, progress=False)
     assert result.verdict.text.startswith(words)
     assert result.computed_by == ("importance" if ratio else "samples")

@@ -49,7 +49,7 @@ def test_a_death_is_the_error_of_its_own_call_only():
         with pytest.raises(WorkerDied, match="^signal 9$"):
             killed.result(60)
         assert engine.submit(os.getpid).result(60) not in (one.result(), two.result())
-    assert wait_for(lambda: not multiprocessing.active_children(), 5)
+    assert wait_for(lambda: not multiprocessing.active_children())
 
 
 def test_a_worker_that_never_starts_is_given_up(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def root(tmp_path_factory):
 
 
 def test_one_row_per_run(root):
-    table = prudent.experiments.load(root)
+    table = prudent.experiments.load_results(root).runs
     assert set(COLUMNS) <= set(table.columns)
     assert len(table) == 2
     done, failed = table.iloc[0], table.iloc[1]
@@ -57,7 +57,7 @@ def test_one_row_per_run(root):
 
 
 def test_curves(root):
-    curves = prudent.experiments.load_curves(root)
+    curves = prudent.experiments.load_results(root).curves
     names = ["run", "problem", "method", "budget", "seed", "level", "coverage", "lower", "upper"]
     assert list(curves.columns) == names
     assert len(curves) == 19
@@ -66,15 +66,15 @@ def test_curves(root):
 
 def test_a_directory_where_all_failed_has_a_table(tmp_path):
     with pytest.raises(InputError, match="no finished runs"):
-        prudent.experiments.load(tmp_path)
+        prudent.experiments.load_results(tmp_path)
     record_failure(CONFIG, tmp_path / CONFIG.identity, "no luck")
-    assert list(prudent.experiments.load(tmp_path)["state"]) == ["failed"]
+    assert list(prudent.experiments.load_results(tmp_path).runs["state"]) == ["failed"]
 
 
 def test_missing_pandas_is_named(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r'pip install "prudent\[results\]"'):
-        prudent.experiments.load(root)
+        prudent.experiments.load_results(root)
 
 
 def copies(source, root, number):
@@ -124,5 +124,5 @@ def test_two_thousand_runs(root, tmp_path):
         *text, seconds = done.stdout.splitlines()
         assert all(figure in "\n".join(text) for figure in figures)
         assert float(seconds) < 2.0
-    assert len(prudent.experiments.load(tmp_path / "many")) == 2000
+    assert len(prudent.experiments.load_results(tmp_path / "many").runs) == 2000
     shutil.rmtree(tmp_path / "many")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from prudent._files import to_json
-from prudent.experiments import Results, attempt, store
+from prudent.experiments import Results, store
 from prudent.experiments.config import RunConfig
 from prudent.history import History
 from prudent.training import methods as registry
@@ -139,7 +139,7 @@ def write_store(root, *names, failed=(), **options):
 
 def write_failure(root, config, reason):
     """A run that failed."""
-    attempt.record_failure(config, root / config.identity, reason, "Traceback: none, by formula")
+    store.record_failure(config, root / config.identity, reason, "Traceback: none, by formula")
 
 
 def _publish(path, config):

@@ -23,9 +23,12 @@ from prudent.experiments import load_results
 from prudent.reports import figures
 from prudent.reports.figures import draw, save
 from prudent.reports.figures.budgets import log_posterior, tradeoff
-from prudent.reports.figures.curves import coverage, run_coverage
-from prudent.reports.figures.example import MODES, Mixture, highest_density
-from prudent.reports.figures.posteriors import smooth
+from prudent.reports.figures.corner import mass_levels, smooth
+from prudent.reports.figures.coverage import coverage
+from prudent.reports.figures.intuition import MODES, Mixture
+from prudent.reports.figures.one_run import run_coverage
+from prudent.reports.series import Series
+from prudent.training import methods
 
 NAMES = figures.names()
 REFERENCES = Path(__file__).parent / "references" / "figures.json"
@@ -208,7 +211,7 @@ def test_a_pdf_has_no_time(tmp_path):
 def test_names_from_outside_cannot_break_a_figure(name):
     evil = "$\\frac$\x1b<script>alert(1)</script>" + 1000 * "x"
     results = results_for(name)
-    fields = [field.name for field in dataclasses.fields(results)]
+    fields = [field.name for field in dataclasses.fields(results) if field.name != "finished"]
     tables = {field: getattr(results, field).copy() for field in fields}
     for table in tables.values():
         for column in {"problem", "parameter"} & set(table):
@@ -372,10 +375,17 @@ def test_a_number_that_is_not_finite_counts_as_missing():
 def test_settings_are_never_averaged():
     figure = draw("coverage", scan())
     curves = scan().curves.merge(scan().runs[["run", "weight", "num_samples"]], on="run")
-    own = curves[(curves["weight"] == 5.0) & (curves["num_samples"] == 16)]
-    thick = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 19]
-    np.testing.assert_allclose(thick[1].get_ydata(), own.groupby("level")["coverage"].mean())
-    assert "CalNRE: only weight 5, num_samples 16 (12 other runs not drawn)" in notes(figure)
+    curves["weight"] = curves["weight"].fillna(5.0)
+    settings = [(0.5, 16), (5.0, 4), (5.0, 16), (5.0, 64), (50.0, 16)]
+    names = [handle.get_label() for handle in figure.legends[0].legend_handles]
+    assert names == ["NRE", *(f"CalNRE (weight {w:g}, num_samples {n})" for w, n in settings)]
+    thick = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 19][1:]
+    looks = {(line.get_linestyle(), line.get_marker()) for line in thick}
+    assert len(looks) == len(settings)
+    for line, (weight, number) in zip(thick, settings, strict=True):
+        own = curves[(curves["weight"] == weight) & (curves["num_samples"] == number)]
+        own = own[own["method"] == "calnre"]
+        np.testing.assert_allclose(line.get_ydata(), own.groupby("level")["coverage"].mean())
 
 
 def test_a_bare_table_that_hides_its_settings_is_refused():
@@ -514,7 +524,7 @@ def test_the_band_of_a_run_is_that_of_its_table():
 def test_intuition_is_computed():
     points = np.linspace(-6, 4.5, 20_001)
     narrow, truth = Mixture((0.7, 0.2)), Mixture((0.9, 0.4))
-    inside = narrow.density(points) >= highest_density(points, narrow.density(points), 0.9)
+    inside = narrow.density(points) >= mass_levels(narrow.density(points), (0.9,))
     step = points[1] - points[0]
     assert step * narrow.density(points)[inside].sum() == pytest.approx(0.9, abs=1e-3)
     assert np.diff(inside.astype(int)).tolist().count(1) == 2  # two segments, as in the paper
@@ -541,9 +551,10 @@ def test_one_axis_is_not_for_two_problems():
 
 
 def test_methods_differ_without_colour():
-    markers = [marker for _, _, marker in figures.STYLES.values()]
+    markers = [methods.look(name).marker for name in methods.METHODS]
     assert len(set(markers)) == len(markers)
-    assert figures.STYLES.keys() == figures.LABELS.keys()
+    variants = [Series("nre", "", number).line for number in range(8)]
+    assert len({(one["linestyle"], one["marker"]) for one in variants}) == len(variants)
 
 
 def test_a_store_on_disk_gives_the_same_figures(tmp_path):

@@ -23,8 +23,10 @@ from prudent.diagnostics.verdict import TRUSTED, margin
 from prudent.errors import InputError, StoreError
 from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
-from prudent.reports import sentences, summary
-from prudent.reports.data import embedded, private
+from prudent.reports import cells as cell_model
+from prudent.reports import sentences
+from prudent.reports.cells import arranged, private
+from prudent.reports.data import embedded
 from prudent.reports.html import SCRIPTS, write_report
 from prudent.reports.tables import COLUMNS, rows, text
 
@@ -40,6 +42,10 @@ def page_of(results, tmp_path, **options):
 def data_of(page):
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
     return json.loads(found[1], parse_constant=lambda name: pytest.fail(name))
+
+
+def cells_of(results):
+    return cell_model.cells(arranged(results.runs), results.curves)
 
 
 def with_states(results, states):
@@ -74,15 +80,17 @@ def test_page_data_equal_the_store(demo, tmp_path):
     runs, found = demo.runs.set_index("run"), data["runs"]
     assert sorted(found["run"]) == sorted(runs.index)
     for metric in ("auc", "worst_shortfall", "log_posterior", "information_gain", "num_pairs"):
-        values = dict(zip(found["run"], found[metric], strict=True))
+        column = found["pairs"] if metric == "num_pairs" else found["values"][metric]["mean"]
+        values = dict(zip(found["run"], column, strict=True))
         for run, value in values.items():
             assert value == pytest.approx(runs.loc[run, metric], rel=1e-5), metric
     for number, run in enumerate(found["run"]):
         curve = demo.curves[demo.curves["run"] == run]
-        for name in ("coverage", "lower", "upper"):
-            assert data["coverage"][name][number] == pytest.approx(curve[name].tolist(), rel=1e-5)
+        for name, column in (("curve", "coverage"), ("lower", "lower"), ("upper", "upper")):
+            stored = curve[column].tolist()
+            assert data["coverage"][name][number] == pytest.approx(stored, rel=1e-5)
         history = demo.history[demo.history["run"] == run]
-        stored = data["history"]["runs"][number]["members"][0]
+        stored = data["history"]["runs"][number][0]
         assert stored["validation_loss"] == pytest.approx(
             history["validation_loss"].tolist(), rel=1e-5
         )
@@ -114,7 +122,7 @@ def test_numbers_that_are_not_finite_are_null(demo, tmp_path):
     runs.loc[0, ["log_posterior", "information_gain"]] = -math.inf, math.nan
     page = page_of(dataclasses.replace(demo, runs=runs), tmp_path)
     data = data_of(page)
-    assert data["runs"]["log_posterior"][0] is None
+    assert data["runs"]["values"]["log_posterior"]["mean"][0] is None
     assert "not finite" in page
     with pytest.raises(ValueError, match="JSON compliant"):
         embedded(math.nan)
@@ -124,8 +132,8 @@ def test_numbers_that_are_not_finite_are_null(demo, tmp_path):
 
 
 def test_the_verdict_names_who_can_be_trusted_and_the_cost(demo):
-    cells = summary.cells(demo)
-    kinds = {(cell.budget, cell.method): cell.kind for cell in cells}
+    cells = cells_of(demo)
+    kinds = {(cell.budget, cell.series.method): cell.verdict.kind for cell in cells}
     assert kinds[1024, "nre"] == "over-confident"
     assert kinds[1024, "calnre"] == "conservative"
     found = sentences.cases(cells)
@@ -134,26 +142,26 @@ def test_the_verdict_names_who_can_be_trusted_and_the_cost(demo):
     safe = [
         method for (budget, method), kind in kinds.items() if budget == 1024 and kind in TRUSTED
     ]
-    assert best.method == max(safe, key=lambda method: gains[1024, method])
+    assert best.series.method == max(safe, key=lambda method: gains[1024, method])
     sentence = sentences.case_sentence(found[0])
     assert "NRE is over-confident" in sentence
-    assert f"{gains[1024, best.method]:.2f} ±" in sentence
+    assert f"{gains[1024, best.series.method]:.2f} ±" in sentence
     assert "to train" in sentence
     assert "in 2 of 2 cases" in sentences.headline(found)
 
 
 def test_a_method_that_is_never_safe_is_never_recommended():
     results = synthetic_results(("slcp",), ("nre", "npe"), (1024,), (0,))
-    sentence = sentences.headline(sentences.cases(summary.cells(results)))
+    sentence = sentences.headline(sentences.cases(cells_of(results)))
     assert "no method is known not to be over-confident" in sentence
 
 
 def test_a_tie_names_all_who_are_best():
     results = synthetic_results(("slcp", "weinberg"), ("nre", "bnre", "calnre"), (512,), (0,))
-    found = sentences.cases(summary.cells(results))
+    found = sentences.cases(cells_of(results))
     one, other = (
         dataclasses.replace(
-            case, cells=tuple(c for c in case.cells if c.method in ("nre", method))
+            case, cells=tuple(c for c in case.cells if c.series.method in ("nre", method))
         )
         for case, method in zip(found, ("bnre", "calnre"), strict=True)
     )
@@ -161,9 +169,9 @@ def test_a_tie_names_all_who_are_best():
 
 
 def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
-    cells = {(c.problem, c.method): c for c in summary.cells(seeds)}
+    cells = {(c.problem, c.series.method): c for c in cells_of(seeds)}
     good = cells["slcp", "calnre"]
-    assert good.trusted
+    assert good.verdict.trusted
     bad = seeds.runs[(seeds.runs["problem"] == "slcp") & (seeds.runs["method"] == "calnre")][
         "run"
     ].iloc[0]
@@ -172,21 +180,21 @@ def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
     curves.loc[mine, "coverage"] = curves.loc[mine, "level"] - 0.04
     runs.loc[runs["run"] == bad, "worst_shortfall"] = 0.05
     changed = dataclasses.replace(seeds, curves=curves, runs=runs)
-    cell = next(c for c in summary.cells(changed) if (c.problem, c.method) == ("slcp", "calnre"))
-    assert not cell.trusted
+    cell = next(c for c in cells_of(changed) if (c.problem, c.series.method) == ("slcp", "calnre"))
+    assert not cell.verdict.trusted
     assert "1 of 3 seeds" in cell.verdict.text
 
 
 def test_chance_in_one_of_many_seeds_is_no_alarm():
     # Two seeds at 1.1 margins: beyond the margin of one, within that of both at once.
     row = {"num_pairs": 2000, "worst_shortfall": 1.05 * margin(2000)}
-    assert summary._beyond_chance([row]) == 1
-    assert summary._beyond_chance([row] * 5) == 0
+    assert cell_model.beyond_chance([row]) == 1
+    assert cell_model.beyond_chance([row] * 5) == 0
 
 
 def test_few_pairs_are_not_trusted(demo):
     runs = demo.runs.assign(num_pairs=64)
-    kinds = {c.method: c for c in summary.cells(dataclasses.replace(demo, runs=runs))}
+    kinds = {c.series.method: c.verdict for c in cells_of(dataclasses.replace(demo, runs=runs))}
     assert kinds["bnre"].kind == "not enough test pairs"
     assert not kinds["bnre"].trusted
 
@@ -195,8 +203,8 @@ def test_settings_are_kept_apart():
     results = synthetic_results(
         ("slcp",), ("nre", "calnre"), (1024,), (0,), training=({"weight": 1.0}, {"weight": 5.0})
     )
-    names = {cell.name for cell in summary.cells(results)}
-    assert names == {"NRE (weight 0)", "CalNRE (weight 1)", "CalNRE (weight 5)"}
+    names = {cell.name for cell in cells_of(results)}
+    assert names == {"NRE", "CalNRE (weight 1)", "CalNRE (weight 5)"}
 
 
 # ---- What is missing is said
@@ -328,7 +336,7 @@ def test_every_text_stays_text(tmp_path):
 def test_a_reason_of_a_megabyte_is_kept_once_in_the_data(demo, tmp_path):
     reason = "x" * 2**20
     page = page_of(with_states(demo, {0: ("failed", reason)}), tmp_path)
-    assert data_of(page)["runs"]["error"][0] == reason
+    assert data_of(page)["runs"]["evidence"][0] == reason
     assert len(page) < len(page_of(demo, tmp_path)) + 2.1 * 2**20
 
 
@@ -362,7 +370,9 @@ def test_twelve_hundred_runs_stay_small(tmp_path):
     page = page_of(dataclasses.replace(results, history=long), tmp_path)
     assert time.perf_counter() - start < 60
     assert len(page) < 15e6 / 2
-    assert "every 2-th epoch" in page or data_of(page)["history"]["step"] == 1
+    step = data_of(page)["history"]["step"]
+    assert step == 2
+    assert "Of these many runs one epoch in 2 is drawn." in page
 
 
 def test_a_demonstration_is_below_five_megabytes(demo, tmp_path):
@@ -397,9 +407,12 @@ def test_the_page_is_that_of_the_tables(store, tmp_path):
     found = data_of(page_of(results, tmp_path))
     methods = [one["name"] for one in found["methods"]]
     assert sorted(methods) == ["calnre", "npe", "nre"]
-    verdicts = {run.config.identity: run.verdict.text for run in load_runs(store)}
-    words = dict(zip(found["runs"]["run"], found["runs"]["words"], strict=True))
-    assert {run: word for run, word in words.items() if word} == verdicts
+    verdicts = {run.config.identity: run.verdict for run in load_runs(store)}
+    table = found["runs"]
+    said = dict(zip(table["run"], zip(table["kind"], table["evidence"], strict=True), strict=True))
+    assert len(said) == len(verdicts) + 1
+    for run, verdict in verdicts.items():
+        assert said[run] == (verdict.kind, verdict.evidence)
 
 
 def test_the_command_draws_figures(store, tmp_path):

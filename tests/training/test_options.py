@@ -233,3 +233,12 @@ def test_reparametrised_draws_push_in_the_same_direction():
         value = CoveragePenalty(proposal, num_samples=64)(posterior, theta)
         value.backward()
         assert width.grad < 0, proposal
+
+
+def test_a_method_may_be_written_as_in_figures():
+    pretty, plain = (
+        fit(THETA, X, PROBLEM.prior, method=name, **SMALL) for name in ("CalNPE", "calnpe")
+    )
+    assert pretty.info == plain.info
+    state = plain.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in pretty.state_dict().items())

@@ -74,16 +74,17 @@ def main() -> NoReturn:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     _listen_to_signals()
-    tracebacks = "--debug" in sys.argv
+    flags: dict[str, bool] = {}
     try:
-        cli.main(prog_name="prudent", standalone_mode=False)
+        cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
         sys.stdout.flush()
+        sys.exit(0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt) as error:
-        fail(_interruption(error), 130)
+        message, code = _interruption(error), 130
     except Terminated as error:
-        fail(_interruption(error), 143)
+        message, code = _interruption(error), 143
     except BrokenPipeError:
         # Whoever read our output has gone; say nothing more, also not at exit.
         with contextlib.suppress(OSError):
@@ -92,19 +93,16 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except PrudentError as error:
-        if tracebacks:
-            raise
-        fail(str(error), 2 if isinstance(error, InputError) else 1)
     except Exception as error:
-        if tracebacks:
+        if flags.get("debug"):
             raise
-        fail(
-            f"unexpected {type(error).__name__}: {error}. This is a mistake of prudent; repeat "
-            "the command with --debug and report what it says.",
-            1,
-        )
-    sys.exit(0)
+        message, code = str(error), 2 if isinstance(error, InputError) else 1
+        if not isinstance(error, PrudentError):
+            message = (
+                f"unexpected {type(error).__name__}: {error}. This is a mistake of prudent; "
+                "repeat the command with --debug and report what it says."
+            )
+    fail(message, code, as_json=flags.get("as_json", False))
 
 
 def _interruption(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from prudent import problems
 from prudent._settings import Setting, settings_of
+from prudent.cli.output import remember
 from prudent.experiments.config import KEYS
 from prudent.experiments.launch import LaunchOptions
 from prudent.training import methods
@@ -82,10 +83,14 @@ def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[
 
 
 LAUNCH = settings_of(LaunchOptions)
-debug = click.option("--debug", is_flag=True, help="Show tracebacks.", expose_value=False)
+debug = click.option(
+    "--debug", is_flag=True, help="Show tracebacks.", expose_value=False, callback=remember
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")
 PROBLEM = Value(KEYS["problem"])
 engine = options([LAUNCH["engine"]])
 address = options([LAUNCH["address"]])
-as_json = click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="The result as one JSON object.", callback=remember
+)

@@ -12,7 +12,7 @@ import click
 
 from prudent.errors import InputError
 
-__all__ = ["allow_import", "check_writable", "emit", "fail", "plain", "say", "show"]
+__all__ = ["allow_import", "check_writable", "emit", "fail", "plain", "remember", "say", "show"]
 
 
 def emit(command: str, value: dict[str, Any]) -> None:
@@ -45,10 +45,16 @@ def say(text: str, *, quiet: bool) -> None:
         click.echo(plain(text), err=True)
 
 
-def fail(message: str, code: int) -> NoReturn:
+def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Keep a flag in the context, for errors that end the command."""
+    ctx.ensure_object(dict)[parameter.name] = value
+    return value
+
+
+def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
     """End with an error; a script that asked for JSON gets it as JSON too."""
     click.echo(f"Error: {plain(message)}", err=True)
-    if "--json" in sys.argv:
+    if as_json:
         show(json.dumps({"error": {"code": code, "message": message}}))
     sys.exit(code)
 

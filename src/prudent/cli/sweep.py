@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
-from prudent.cli.output import allow_import, check_writable, emit, say, show
-from prudent.cli.status import (
-    expected_cost,
-    plan_line,
-    show_failures,
-    show_plan,
-    show_status,
-    watch_status,
-)
+from prudent.cli.output import allow_import, check_writable, say
+from prudent.cli.status import plan_line, show_plan, show_result, show_status, watch_status
 from prudent.errors import InputError
-from prudent.experiments import store
-from prudent.experiments.launch import LaunchOptions, default_workers, find_sweep, launch
-from prudent.experiments.status import RunState, count, states
+from prudent.experiments.launch import LaunchOptions, find_sweep, launch
+from prudent.experiments.status import Overview, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
 BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
@@ -45,21 +37,12 @@ BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 def sweep(
     file: str | None,
     output: str | None,
-    workers: int | None,
-    engine: str,
-    address: str | None,
-    timeout: float | None,
     changes: tuple[str, ...],
     max_runs: int | None,
-    dry_run: bool,
-    status: bool,
-    watch: bool,
-    verify: bool,
-    print_script: bool,
     allow_code: bool,
-    force: bool,
     as_json: bool,
     quiet: bool,
+    **rest: Any,
 ) -> None:
     """Run the grid of runs that the TOML FILE describes.
 
@@ -76,29 +59,27 @@ def sweep(
       prudent sweep sweeps/smoke.toml --engine dask --address tcp://10.0.0.1:8786
       prudent sweep -o runs/smoke --status
     """
-    plan, root = _plan(file, output, changes, max_runs, looking=status or watch)
-    how = LaunchOptions(
-        default_workers(plan.configs) if workers is None else workers,
-        engine,
-        address,
-        timeout,
-        force,
-    )
-    if watch:
-        watch_status(plan, root, how.workers, as_json=as_json)
-        return
-    if status:
-        show_status(plan, root, how.workers, verify=verify, as_json=as_json)
-        return
-    found = states(plan.configs, root, look=False)
-    if dry_run:
-        show_plan(plan, root, found, how.workers, as_json=as_json)
-        return
-    _check_trust(plan, file or "", allowed=allow_code)
-    if print_script:
-        _print_script(plan, root, changes, max_runs)
-        return
-    _finish(_start(plan, root, found, how, quiet=quiet or as_json), root, as_json=as_json)
+    looking = rest["status"] or rest["watch"]
+    plan, root = _plan(file, output, changes, max_runs, looking=looking)
+    how = LaunchOptions.of(plan.configs, **{name: rest[name] for name in LAUNCH})
+    verify = rest["verify"] and rest["status"]
+
+    def look() -> Overview:
+        found = states(plan.configs, root, verify=verify, look=looking)
+        return Overview(plan, root, found, how.workers)
+
+    if rest["watch"]:
+        watch_status(look, as_json=as_json)
+    elif rest["status"]:
+        show_status(look(), as_json=as_json)
+    elif rest["dry_run"]:
+        show_plan(look(), as_json=as_json)
+    else:
+        _check_trust(plan, file or "", allowed=allow_code)
+        if rest["print_script"]:
+            _print_script(plan, root, changes, max_runs)
+        else:
+            _run(look(), how, quiet=quiet, as_json=as_json)
 
 
 def _plan(
@@ -142,38 +123,14 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _start(
-    plan: Sweep, root: Path, found: list[RunState], how: LaunchOptions, *, quiet: bool
-) -> Sequence[RunState]:
-    left = {one.config.problem for one in found if one.state != "done"}
-    expected = expected_cost(found, root, how.workers)
-    check_writable(root)
-    for problem in sorted(name for name in left if ":" in name):
+def _run(now: Overview, how: LaunchOptions, *, quiet: bool, as_json: bool) -> None:
+    quiet = quiet or as_json
+    check_writable(now.root)
+    for problem in sorted({one.config.problem for one in now.found if one.state != "done"}):
         allow_import(problem, quiet=quiet)
-    say(plan_line(plan, found, expected, how.workers), quiet=quiet)
-    return launch(plan, root, found, how, False if quiet else None)
-
-
-def _finish(found: Sequence[RunState], root: Path, *, as_json: bool) -> None:
-    numbers = count(found)
-    failed = [one for one in found if one.state == "failed"]
-    if as_json:
-        facts = [
-            {
-                "run": one.config.identity,
-                "name": str(one.config),
-                "reason": one.note,
-                "path": str(store.unfinished_path(root / one.config.identity)),
-            }
-            for one in failed
-        ]
-        emit("sweep", {"path": str(root), "counts": numbers, "failed": facts})
-    else:
-        total = len(found)
-        bad = f", {len(failed)} failed" if failed else ""
-        show(f"{numbers['done']} of {total} runs done{bad}: {root}")
-        show_failures(failed, root)
-        if not failed:
-            show(f"Next: prudent report {root} -o report.html")
-    if numbers["done"] < len(found):
+    say(plan_line(now), quiet=quiet)
+    ended = launch(now.plan, now.root, now.found, how, False if quiet else None)
+    now = Overview(now.plan, now.root, ended, how.workers)
+    show_result(now, as_json=as_json)
+    if now.counts["done"] < len(ended):
         sys.exit(1)

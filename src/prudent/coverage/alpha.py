@@ -28,8 +28,6 @@ from prudent._choices import INDICATORS
 from prudent.coverage.relaxations import below
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["alpha", "effective_size", "unchecked_alpha"]
-
 
 def alpha(
     log_prob: Tensor,

@@ -29,8 +29,6 @@ from prudent.coverage.proposals import check_proposal, draw
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["CoveragePenalty", "largest_gap", "penalty"]
-
 
 class _LogProb(Protocol):
     def log_prob(self, theta: Tensor) -> Tensor: ...

@@ -13,8 +13,6 @@ from prudent._choices import MODELS
 from prudent.contracts import Reparametrized, SampleAndLogProb
 from prudent.errors import InputError, unknown_name
 
-__all__ = ["check_proposal", "draw"]
-
 
 def draw(
     proposal: Any, posterior: Any, num_samples: int, theta: Tensor

@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["straight_through", "below"]
-
 
 class _StraightThrough(torch.autograd.Function):
     generate_vmap_rule = True
@@ -47,8 +45,8 @@ def straight_through(hard: Tensor, surrogate: Tensor, clip: float = math.inf) ->
     The value of the surrogate is never used, so it may be infinite.
 
     Args:
-        hard: What is computed.
-        surrogate: What is differentiated, of the same shape.
+        hard: The tensor whose value is taken.
+        surrogate: The tensor whose gradient is taken, of the same shape.
         clip: The incoming gradient is clipped to [-clip, clip] first. The authors' code does so
             with 1 and calls it a hard tanh; with its batch of 128 and weight of 5 it never acts.
     """

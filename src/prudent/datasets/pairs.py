@@ -197,7 +197,7 @@ def finite(theta: Any, x: Any) -> tuple[Pairs, int]:
     """
     with warnings.catch_warnings(action="ignore"):
         pairs = Pairs.of(theta, x, invalid="exclude")
-    return Pairs(pairs.theta, pairs.x), pairs.num_invalid
+    return Pairs(pairs.theta, pairs.x, pairs.index), pairs.num_invalid
 
 
 def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:

@@ -1,13 +1,13 @@
 """Coverage, measured honestly, on pairs that training never saw."""
 
+from prudent.diagnostics._references import ReferenceDistance
 from prudent.diagnostics.diagnosis import Diagnosis, diagnose
 from prudent.diagnostics.distances import Distance, c2st, kl, mmd
 from prudent.diagnostics.expected_coverage import Coverage, expected_coverage, measure
 from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
 from prudent.diagnostics.predictive import PredictiveCheck, predictive_check
-from prudent.diagnostics.rank_tests import RankTests, rank_tests
+from prudent.diagnostics.ranks import Ranks, parameters, posterior_ranks
 from prudent.diagnostics.sbc import SBC, sbc
-from prudent.diagnostics.spread import Spread, spread
 from prudent.diagnostics.tarp import TARP, tarp
 from prudent.diagnostics.verdict import Verdict, judge
 
@@ -19,8 +19,8 @@ __all__ = [
     "Distance",
     "LocalCoverage",
     "PredictiveCheck",
-    "RankTests",
-    "Spread",
+    "Ranks",
+    "ReferenceDistance",
     "Verdict",
     "c2st",
     "diagnose",
@@ -30,9 +30,9 @@ __all__ = [
     "local_coverage",
     "measure",
     "mmd",
+    "parameters",
+    "posterior_ranks",
     "predictive_check",
-    "rank_tests",
     "sbc",
-    "spread",
     "tarp",
 ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,100 +15,206 @@ from torch import Tensor
 from prudent._extras import require
 from prudent._progress import Reporter
 from prudent.contracts import Estimator
-from prudent.datasets import Pairs
-from prudent.diagnostics import scalars
+from prudent.datasets.pairs import Pairs, finite
 from prudent.diagnostics.expected_coverage import (
     Coverage,
     Measurement,
     expected_coverage,
     measure,
 )
-from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
-from prudent.diagnostics.picture import picture
-from prudent.diagnostics.rank_tests import RankTests, rank_tests
-from prudent.diagnostics.ranks import finite_pairs
+from prudent.diagnostics.ranks import posterior_ranks
+from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["Diagnosis", "diagnose", "metric"]
 
-# A tree finds regions in observations of at most so many numbers.
-MOST_FEATURES = 100
+Value = TypeVar("Value")
+
+
+class metric(cached_property[Value]):
+    """A scalar of a diagnosis, which runs store under its name."""
+
+
+def _of_curve(name: str) -> metric[float]:
+    """A scalar that the coverage curve has under the same name."""
+
+    def value(diagnosis: Diagnosis) -> float:
+        number: float = getattr(diagnosis.coverage, name)
+        return number
+
+    value.__doc__ = getattr(Coverage, name).__doc__
+    return metric(value)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """What test pairs say about an estimator.
 
+    Its scalars are attributes, and :meth:`metrics` lists them all.
+
     Args:
         coverage: The coverage curve with its interval.
-        auc: Mean of coverage minus level: positive is conservative, negative over-confident.
-        auc_error: Its standard error.
-        calibration_error: Mean distance of coverage from level.
-        conservativeness_error: Mean of what coverage falls short of level.
-        worst_shortfall: The most that coverage falls short of any level.
-        worst_excess: The most that it exceeds any level.
-        log_posterior: Mean normalised log-density of the truth; minus infinity if it is zero for
-            any pair. For a flow this is its own density, without a correction for leakage.
-        log_posterior_error: Its standard error.
-        log_posterior_finite: The same mean over the pairs whose density is not zero.
-        log_prior: The same mean for the prior: what an estimator that ignores x would reach.
-        information_gain: Log posterior minus log prior, in nats.
-        information_gain_error: Its standard error, over pairs of differences.
-        log_normalization: Mean log of the integral of a ratio times the prior, 0 if the ratio is
-            normalised; None for a flow, which is by construction.
-        log_normalization_error: Its standard error.
-        leakage: Posterior mass outside the prior's support, where coverage does not look. On the
-            grid it is what the cells do not add up to, right to about 0.01.
-        region_volume: The share of the prior's mass inside the 90 % region, mean over pairs: with
-            a uniform prior, its volume in units of the box. The prior itself has 0.9.
-        posterior_bias: Mean of posterior mean minus truth, per parameter, in its units.
-        posterior_bias_error: The standard errors of these.
-        posterior_variance: Mean posterior variance, per parameter, in its units squared.
-        effective_size: Points of equal weight that carry a posterior, mean over pairs: draws, or
-            parts of the grid.
-        num_unresolved: Test pairs for which that is below 100, or whose posterior has ridges too
-            thin for the grid: alpha is rough there.
-        num_pairs: Test pairs.
-        num_invalid: Test pairs whose density was NaN or infinite, at the truth or elsewhere: they
-            count as not covered, and are part of no other number.
-        num_zero_density: Test pairs whose density was zero at the truth.
-        num_excluded: Pairs left out because x held NaN or infinity; not among the test pairs.
-        computed_by: How coverage was computed: ``grid``, ``samples`` or ``importance``.
-        ranks: SBC and TARP, if asked for.
-        local: Coverage by region of x, if asked for.
+        measurement: What was measured for each pair.
+        pairs: The test pairs.
+        log_prior_density: The log-density of the prior at each truth, (N,).
+        num_excluded: The number of pairs left out because x held NaN or infinity; they are not
+            among the test pairs.
+        results: The results of a thorough diagnosis, by the names of
+            :data:`prudent.diagnostics.registry.DIAGNOSTICS`.
     """
 
     coverage: Coverage
-    auc: float
-    auc_error: float
-    calibration_error: float
-    conservativeness_error: float
-    worst_shortfall: float
-    worst_excess: float
-    log_posterior: float
-    log_posterior_error: float
-    log_posterior_finite: float
-    log_prior: float
-    information_gain: float
-    information_gain_error: float
-    log_normalization: float | None
-    log_normalization_error: float | None
-    leakage: float
-    region_volume: float
-    posterior_bias: tuple[float, ...]
-    posterior_bias_error: tuple[float, ...]
-    posterior_variance: tuple[float, ...]
-    effective_size: float
-    num_unresolved: int
-    num_pairs: int
-    num_invalid: int
-    num_zero_density: int
-    num_excluded: int
-    computed_by: str
-    ranks: RankTests | None = None
-    local: LocalCoverage | None = None
+    measurement: Measurement
+    pairs: Pairs
+    log_prior_density: Tensor
+    num_excluded: int = 0
+    results: Mapping[str, Result] = field(default_factory=dict)
+
+    auc = _of_curve("auc")
+    auc_error = _of_curve("auc_error")
+    calibration_error = _of_curve("calibration_error")
+    conservativeness_error = _of_curve("conservativeness_error")
+    worst_shortfall = _of_curve("worst_shortfall")
+    worst_excess = _of_curve("worst_excess")
+
+    @metric
+    def log_posterior(self) -> float:
+        """The mean normalized log-density of the truth; minus infinity if it is zero for any pair.
+
+        For a flow this is its own density, without a correction for leakage.
+        """
+        return _mean(self._log_density)[0]
+
+    @metric
+    def log_posterior_error(self) -> float:
+        """The standard error of the log posterior."""
+        return _mean(self._log_density)[1]
+
+    @metric
+    def log_posterior_finite(self) -> float:
+        """The mean log-density of the truth over the pairs where the density is not zero."""
+        return _mean(self._log_density[self._log_density > -torch.inf])[0]
+
+    @metric
+    def log_prior(self) -> float:
+        """The mean log-density of the prior: what an estimator that ignores x would reach."""
+        return float(self.log_prior_density.mean())
+
+    @metric
+    def information_gain(self) -> float:
+        """The log posterior minus the log prior, in nats."""
+        return _mean(self._gain)[0]
+
+    @metric
+    def information_gain_error(self) -> float:
+        """The standard error of the information gain, over pairs of differences."""
+        return _mean(self._gain)[1]
+
+    @metric
+    def log_normalization(self) -> float | None:
+        """The mean log of the integral of a ratio times the prior, 0 if it is normalized.
+
+        None for a flow, which is normalized by construction.
+        """
+        return None if self.measurement.normalized else _mean(self._log_norm)[0]
+
+    @metric
+    def log_normalization_error(self) -> float | None:
+        """The standard error of the log normalization."""
+        return None if self.measurement.normalized else _mean(self._log_norm)[1]
+
+    @metric
+    def leakage(self) -> float:
+        """The posterior mass outside the prior's support, where coverage does not look.
+
+        On the grid it is what the cells do not add up to, right to about 0.01.
+        """
+        inside = float(1 - self._log_norm.exp().mean())
+        return max(0.0, inside) if self.measurement.normalized else 0.0
+
+    @metric
+    def region_volume(self) -> float:
+        """The share of the prior's mass inside the 90 % region, mean over pairs.
+
+        With a uniform prior this is its volume in units of the box. The prior itself has 0.9.
+        """
+        return float(self.measurement.volume[self._valid].double().mean())
+
+    @metric
+    def posterior_bias(self) -> tuple[float, ...]:
+        """The mean of posterior mean minus truth, per parameter, in its units."""
+        return tuple(_mean(column)[0] for column in self._bias.unbind(1))
+
+    @metric
+    def posterior_bias_error(self) -> tuple[float, ...]:
+        """The standard errors of the posterior bias."""
+        return tuple(_mean(column)[1] for column in self._bias.unbind(1))
+
+    @metric
+    def posterior_variance(self) -> tuple[float, ...]:
+        """The mean posterior variance, per parameter, in its units squared."""
+        return tuple(self.measurement.variance[self._valid].double().mean(dim=0).tolist())
+
+    @metric
+    def effective_size(self) -> float:
+        """The number of points of equal weight that carry a posterior, mean over pairs.
+
+        The points are draws, or parts of the grid.
+        """
+        return float(self.measurement.effective_size[self._valid].mean())
+
+    @metric
+    def num_unresolved(self) -> int:
+        """The number of test pairs whose alpha is rough.
+
+        Fewer than 100 points carry the posterior, or it has ridges too thin for the grid.
+        """
+        return int((~self.measurement.resolved[self._valid]).sum())
+
+    @metric
+    def num_pairs(self) -> int:
+        """The number of test pairs."""
+        return len(self.pairs)
+
+    @metric
+    def num_invalid(self) -> int:
+        """The number of test pairs whose density was NaN or infinite, at the truth or elsewhere.
+
+        They count as not covered, and are part of no other number.
+        """
+        return int((~self._valid).sum())
+
+    @metric
+    def num_zero_density(self) -> int:
+        """The number of test pairs whose density was zero at the truth."""
+        return int((self._log_density == -torch.inf).sum())
+
+    @metric
+    def computed_by(self) -> str:
+        """The way in which coverage was computed: ``grid``, ``samples`` or ``importance``."""
+        return self.measurement.method
+
+    @cached_property
+    def _valid(self) -> Tensor:
+        return self.measurement.valid
+
+    @cached_property
+    def _log_density(self) -> Tensor:
+        return self.measurement.log_posterior[self._valid].double()
+
+    @property
+    def _gain(self) -> Tensor:
+        return self._log_density - self.log_prior_density[self._valid]
+
+    @property
+    def _log_norm(self) -> Tensor:
+        return self.measurement.log_norm[self._valid].double()
+
+    @property
+    def _bias(self) -> Tensor:
+        return (self.measurement.mean - self.pairs.theta)[self._valid].double()
 
     @property
     def verdict(self) -> Verdict:
@@ -117,29 +224,26 @@ class Diagnosis:
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
-        tables = ("coverage", "ranks", "local")
-        names = [name for name in self.__dataclass_fields__ if name not in tables]
-        values = {name: _plain(getattr(self, name)) for name in names}
-        if self.ranks is not None:
-            values |= {
-                "sbc_p_value": self.ranks.sbc.p_value,
-                "sbc_worst": self.ranks.sbc.worst,
-                "tarp_p_value": self.ranks.tarp.p_value,
-            }
-        if self.local is not None:
-            values |= {"local_p_value": self.local.p_same, "num_wrong": len(self.local.wrong)}
+        names = [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
+        values = {name: _plain(getattr(self, name)) for name in (*names, "num_excluded")}
+        for result in self.results.values():
+            values |= result.metrics()
         return values
 
     def plot(self) -> Any:
-        """The coverage curve, and SBC and TARP if asked for, as a matplotlib figure."""
-        return picture(self)
+        """The coverage curve, after a thorough diagnosis with SBC and TARP, as a figure."""
+        require("matplotlib", "report", "figures")
+        from prudent import _plots
+
+        tests = {name: result.rows() for name, result in self.results.items()}
+        return _plots.diagnosis(self.verdict.text, self.coverage.curves(), self.num_pairs, tests)
 
     def __str__(self) -> str:
         rows = [
             ("coverage AUC", f"{self.auc:+.3f} ± {self.auc_error:.3f}"),
             ("worst shortfall", f"{self.worst_shortfall:.3f}"),
             ("worst excess", f"{self.worst_excess:.3f}"),
-            ("log posterior", self._log_posterior()),
+            ("log posterior", self._log_posterior_text()),
             ("log prior", f"{self.log_prior:.2f}"),
             ("90 % region", f"{100 * self.region_volume:.2g} % of the prior"),
         ]
@@ -148,19 +252,17 @@ class Diagnosis:
             rows.append(("log normalisation", f"{error}, removed"))
         if self.leakage > 0.01:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
-        rows.append(("computed by", self._computed_by()))
+        rows.append(("computed by", self._computed_by_text()))
         counts = [
             ("pairs with density NaN", self.num_invalid, "counted as not covered"),
             ("pairs with x not finite", self.num_excluded, "left out"),
         ]
         rows += [(name, f"{number:,}, {what}") for name, number, what in counts if number]
-        if self.ranks is not None:
-            rows += [("SBC", self.ranks.sbc.verdict), ("TARP", self.ranks.tarp.verdict)]
-        if self.local is not None:
-            rows.append(("by region", self.local.verdict))
+        titles = {name: row.title for name, row in DIAGNOSTICS.items()}
+        rows += [(titles.get(name, name), found.verdict) for name, found in self.results.items()]
         return "\n".join([self.verdict.text, *(f"  {name:<24}{value}" for name, value in rows)])
 
-    def _log_posterior(self) -> str:
+    def _log_posterior_text(self) -> str:
         if self.num_zero_density == 0:
             return f"{self.log_posterior:.2f} ± {self.log_posterior_error:.2f}"
         return (
@@ -168,7 +270,7 @@ class Diagnosis:
             f"{self.log_posterior_finite:.2f} at the others"
         )
 
-    def _computed_by(self) -> str:
+    def _computed_by_text(self) -> str:
         unit = "parts" if self.computed_by == "grid" else "draws"
         text = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
         if self.num_unresolved:
@@ -194,17 +296,19 @@ def diagnose(
     """Measure coverage and log posterior on pairs that training never saw.
 
     Args:
-        estimator: From :func:`prudent.fit` or :func:`prudent.load`.
+        estimator: An estimator from :func:`prudent.fit` or :func:`prudent.load`, or any object
+            with ``prior`` and ``normalized`` that maps x to a posterior with ``log_prob`` and
+            ``sample``.
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...). Those that hold NaN or infinity are left
             out, counted, and warned about.
         levels: Credibility levels in (0, 1); the default is 0.05, 0.10, ..., 0.95.
-        method: How to compute coverage: ``auto``, ``grid``, ``samples`` or ``importance``.
-        thorough: Also test the ranks of every parameter (SBC), the distance to random points
-            (TARP), and coverage by region of x, which says where a posterior is wrong. Takes
-            draws from every posterior and scikit-learn.
-        names: D names of the parameters, for these tests.
-        seed: Of the draws.
+        method: The way to compute coverage: ``auto``, ``grid``, ``samples`` or ``importance``.
+        thorough: Also run all registered diagnostics: the ranks of every parameter (SBC), the
+            distance to random points (TARP), and coverage by region of x, which says where a
+            posterior is wrong. Takes draws from every posterior and scikit-learn.
+        names: The D names of the parameters, for these diagnostics.
+        seed: The seed of all draws.
         progress: None for a bar on terminals, True or False.
 
     >>> import prudent
@@ -213,19 +317,17 @@ def diagnose(
     >>> diagnose(estimator, *problem.draw(200, 1)).num_pairs
     200
     """
-    if thorough:
-        require("sklearn", "distances", "thorough diagnoses")
-    pairs, num_excluded = finite_pairs(theta, x)
+    rows = DIAGNOSTICS.values() if thorough else ()
+    for needed in (row.needs for row in rows if row.needs is not None):
+        require(*needed, "thorough diagnoses")
+    pairs, num_excluded = finite(theta, x)
     if num_excluded:
         warnings.warn(
             f"left out {num_excluded:,} of {num_excluded + len(pairs):,} test pairs: their "
             "observations hold NaN or infinity, where no posterior is defined.",
             stacklevel=2,
         )
-    if levels is not None:
-        levels = torch.as_tensor(levels, dtype=torch.float32)
-        if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-            raise InputError("expected `levels` as a list of numbers between 0 and 1.")
+    levels = _checked(levels)
     prior = log_prior(estimator.prior, pairs.theta).double()
     if number := int((prior == -torch.inf).sum()):
         raise InputError(
@@ -233,86 +335,29 @@ def diagnose(
             "defined for parameters drawn from it. Was the estimator given another prior?"
         )
     measured = measure(estimator, pairs, method, seed=seed, progress=progress)
-    values = measured.log_posterior
-    valid = ~(measured.alpha.isnan() | values.isnan() | (values == torch.inf))
-    if not bool(valid.any()):
+    if not bool(measured.valid.any()):
         raise InputError(
             f"the density of all {len(pairs):,} test pairs is NaN or infinite: the estimator is "
             "broken. Train it again with a lower learning rate."
         )
-    coverage = expected_coverage(measured.alpha.masked_fill(~valid, torch.nan), levels)
-    further: dict[str, Any] = {}
-    if thorough:
-        further["ranks"] = rank_tests(
+    coverage = expected_coverage(measured.alpha.masked_fill(~measured.valid, torch.nan), levels)
+    results = {}
+    if rows:
+        ranks = posterior_ranks(
             estimator, pairs.theta, pairs.x, names=names, seed=seed, progress=progress
         )
-        further["local"] = _local(measured, pairs, names, seed)
-    return Diagnosis(
-        coverage=coverage,
-        auc=scalars.auc(coverage),
-        auc_error=scalars.auc_error(coverage),
-        calibration_error=scalars.calibration_error(coverage),
-        conservativeness_error=scalars.conservativeness_error(coverage),
-        worst_shortfall=scalars.worst_shortfall(coverage),
-        worst_excess=scalars.worst_excess(coverage),
-        log_prior=float(prior.mean()),
-        num_pairs=len(pairs),
-        num_invalid=int((~valid).sum()),
-        num_excluded=num_excluded,
-        computed_by=measured.method,
-        **further,
-        **_densities(values[valid].double(), prior[valid]),
-        **_posteriors(measured, pairs, valid, normalized=estimator.normalized),
-    )
+        evidence = Evidence(measured, ranks, pairs, names, seed)
+        results = {row.name: row.function(evidence) for row in rows}
+    return Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
 
 
-def _local(
-    measured: Measurement, pairs: Pairs, names: Sequence[str] | None, seed: int
-) -> LocalCoverage:
-    """Coverage by region of x; where x is large, of the posterior mean, which x determines."""
-    if pairs.x[0].numel() <= MOST_FEATURES:
-        return local_coverage(measured.alpha, pairs.x, seed=seed)
-    dim = pairs.theta.shape[1]
-    labels = [f"theta_{index + 1}" for index in range(dim)] if names is None else names
-    means = [f"posterior mean of {label}" for label in labels]
-    return local_coverage(measured.alpha, measured.mean, names=means, seed=seed)
-
-
-def _densities(log_posterior: Tensor, log_prior: Tensor) -> dict[str, Any]:
-    """What the densities at the truths say."""
-    positive = log_posterior > -torch.inf
-    mean, error = _mean(log_posterior)
-    gain, gain_error = _mean(log_posterior - log_prior)
-    return {
-        "log_posterior": mean,
-        "log_posterior_error": error,
-        "log_posterior_finite": _mean(log_posterior[positive])[0],
-        "information_gain": gain,
-        "information_gain_error": gain_error,
-        "num_zero_density": int((~positive).sum()),
-    }
-
-
-def _posteriors(
-    measured: Measurement, pairs: Pairs, valid: Tensor, *, normalized: bool
-) -> dict[str, Any]:
-    """What the posteriors look like, over valid pairs."""
-    log_norm = measured.log_norm[valid].double()
-    norm, norm_error = (None, None) if normalized else _mean(log_norm)
-    leakage = max(0.0, float(1 - log_norm.exp().mean())) if normalized else 0.0
-    bias = (measured.mean - pairs.theta)[valid].double()
-    spread = [_mean(column) for column in bias.unbind(1)]
-    return {
-        "log_normalization": norm,
-        "log_normalization_error": norm_error,
-        "leakage": leakage,
-        "region_volume": float(measured.volume[valid].double().mean()),
-        "posterior_bias": tuple(mean for mean, _ in spread),
-        "posterior_bias_error": tuple(error for _, error in spread),
-        "posterior_variance": tuple(measured.variance[valid].double().mean(dim=0).tolist()),
-        "effective_size": float(measured.effective_size[valid].mean()),
-        "num_unresolved": int((~measured.resolved[valid]).sum()),
-    }
+def _checked(levels: Any) -> Tensor | None:
+    if levels is None:
+        return None
+    values = torch.as_tensor(levels, dtype=torch.float32)
+    if values.ndim != 1 or len(values) == 0 or not bool(((values > 0) & (values < 1)).all()):
+        raise InputError("expected `levels` as a list of numbers between 0 and 1.")
+    return values
 
 
 def _mean(values: Tensor) -> tuple[float, float]:

@@ -5,7 +5,7 @@ posterior is denser than it, that is, when :math:`\alpha_i \ge 1 - \ell`. Three 
 all through :func:`prudent.coverage.alpha`:
 
 - ``grid``: the box of a bounded prior is cut into cells, and the cells that hold most of the
-  mass are cut again (:mod:`prudent.diagnostics.grid`). The cells sorted by density and cumulated
+  mass are cut again (:mod:`prudent.diagnostics._grid`). The cells sorted by density and cumulated
   give the region's threshold; comparing every cell with the truth and adding up the masses is the
   same without the sort. Independent of the estimate used in training.
 - ``samples``: draws from the posterior, equal weights; for flows.
@@ -30,19 +30,15 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator
+from prudent.contracts import Estimator, FromNoise
+from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.diagnostics.grid import Grid, box_bounds
-from prudent.diagnostics.points import (
-    Strategy,
-    effective_size,
-    moments,
-    randomised_alpha,
-    region_volume,
-)
-from prudent.diagnostics.sampling import Importance, Samples
+from prudent.diagnostics._grid import Grid
+from prudent.diagnostics._points import Strategy, moments, randomized_alpha, region_volume
+from prudent.diagnostics._sampling import Importance, Samples
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
+from prudent.estimators.priors import support_bounds
 
 __all__ = ["Coverage", "Measurement", "expected_coverage", "measure"]
 
@@ -60,23 +56,25 @@ CHUNK = 2**13
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of each test pair.
+    """The results of :func:`measure` for each test pair.
 
     Args:
-        method: How all the rest was computed.
-        alpha: Posterior mass of lower density than the truth, (N,).
-        log_posterior: Normalised log-density of the truth, (N,).
-        log_norm: Log of the mass of the posterior, as it comes, on the prior's support, (N,). For
-            a ratio this should be 0; for a flow it is the log of what does not leak.
-        effective_size: Points of equal weight that carry the posterior, (N,).
+        method: The way in which the rest was computed: ``grid``, ``samples`` or ``importance``.
+        normalized: Whether the estimator's densities are normalized by construction.
+        alpha: The posterior mass of lower density than the truth, (N,).
+        log_posterior: The normalized log-density of the truth, (N,).
+        log_norm: The log of the mass of the posterior, as it comes, on the prior's support, (N,).
+            For a ratio this should be 0; for a flow it is the log of what does not leak.
+        effective_size: The number of points of equal weight that carry the posterior, (N,).
         resolved: Whether these are enough: at least 100, and on a grid no ridges between cells,
             (N,).
         volume: The share of the prior's mass inside the 90 % region, (N,).
-        mean: Posterior mean of each parameter, (N, D).
-        variance: Posterior variance of each parameter, (N, D).
+        mean: The posterior mean of each parameter, (N, D).
+        variance: The posterior variance of each parameter, (N, D).
     """
 
     method: str
+    normalized: bool
     alpha: Tensor
     log_posterior: Tensor
     log_norm: Tensor
@@ -86,17 +84,27 @@ class Measurement:
     mean: Tensor
     variance: Tensor
 
+    @property
+    def valid(self) -> Tensor:
+        """Whether alpha and the log posterior are numbers, (N,)."""
+        value = self.log_posterior
+        return ~(self.alpha.isnan() | value.isnan() | (value == torch.inf))
+
 
 @dataclass(frozen=True)
 class Coverage:
     """A coverage curve with its uncertainty.
 
     Args:
-        levels: Credibility levels (K,).
+        levels: The credibility levels, (K,).
         curve: The share of test pairs inside the region of each level, (K,).
-        lower: Lower end of a 95 % interval for each point of the curve, (K,).
-        upper: Its upper end, (K,).
-        num_pairs: Test pairs.
+        lower: The lower end of a 95 % interval for each point of the curve, (K,).
+        upper: The upper end of that interval, (K,).
+        num_pairs: The number of test pairs.
+
+    >>> narrow = expected_coverage(torch.linspace(0, 1, 1001) ** 2)
+    >>> narrow.auc < 0 < narrow.worst_shortfall
+    True
     """
 
     levels: Tensor
@@ -111,6 +119,46 @@ class Coverage:
             name: [round(value, 6) for value in getattr(self, name).tolist()]
             for name in ("levels", "curve", "lower", "upper")
         }
+
+    @property
+    def _excess(self) -> Tensor:
+        return self.curve.double() - self.levels.double()
+
+    @property
+    def auc(self) -> float:
+        """The mean of coverage minus level: positive is conservative, negative over-confident."""
+        return float(self._excess.mean())
+
+    @property
+    def auc_error(self) -> float:
+        """The standard error of the AUC."""
+        # The AUC is a mean over pairs, of the share of levels whose region holds the truth.
+        # Regions are nested, so those of two levels both hold it as often as the smaller one:
+        # with coverages c, the variance over pairs is the mean of min(c_k, c_m) - c_k c_m.
+        curve = self.curve.double()
+        both = torch.minimum(curve[:, None], curve[None, :])
+        variance = (both - curve[:, None] * curve[None, :]).mean().clamp(min=0)
+        return float((variance / self.num_pairs).sqrt())
+
+    @property
+    def calibration_error(self) -> float:
+        """The mean distance of coverage from level (Eq. 7 of the paper)."""
+        return float(self._excess.abs().mean())
+
+    @property
+    def conservativeness_error(self) -> float:
+        """The mean of what coverage falls short of the level (Eq. 8 of the paper)."""
+        return float((-self._excess).relu().mean())
+
+    @property
+    def worst_shortfall(self) -> float:
+        """The most that coverage falls short of any level; 0 if it never does."""
+        return float((-self._excess).max().clamp(min=0))
+
+    @property
+    def worst_excess(self) -> float:
+        """The most that coverage exceeds any level; 0 if it never does."""
+        return float(self._excess.max().clamp(min=0))
 
 
 def expected_coverage(alphas: Tensor, levels: Tensor | None = None) -> Coverage:
@@ -154,12 +202,12 @@ def measure(
 
     Args:
         estimator: Any estimator.
-        pairs: Test pairs, which training never saw.
+        pairs: Test pairs that training never saw.
         method: ``grid``, ``samples``, ``importance``, or ``auto``: samples for flows that take
             noise; otherwise, for parameters in a box, the grid, up to two of them for flows and
             three for ratios; otherwise samples for flows and importance for ratios.
-        seed: Of draws and ties.
-        progress: See :class:`prudent._progress.Progress`.
+        seed: The seed of draws and ties.
+        progress: None for a bar on terminals, True or False.
     """
     method, strategy = choose(estimator, pairs[:1], method)
     columns: list[tuple[Tensor, ...]] = []
@@ -167,14 +215,14 @@ def measure(
         for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
             posterior = estimator(batch.x)
             log_prob = posterior.log_prob(batch.theta)
-            points = strategy(posterior, len(batch))
+            points = strategy(posterior, batch.x)
             weight = points.weight
             log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
             resolved = size >= FEW_POINTS
             uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(columns)))
             columns.append(
                 (
-                    randomised_alpha(log_prob, points, uniform),
+                    randomized_alpha(log_prob, points, uniform),
                     log_prob if estimator.normalized else log_prob - log_norm,
                     log_norm,
                     size,
@@ -185,7 +233,7 @@ def measure(
             )
             bar.advance({}, len(batch))
     joined = [torch.cat(column) for column in zip(*columns, strict=True)]
-    return Measurement(method, *joined)
+    return Measurement(method, estimator.normalized, *joined)
 
 
 def choose(estimator: Estimator, pair: Pairs, method: str = "auto") -> tuple[str, Strategy]:
@@ -197,14 +245,14 @@ def choose(estimator: Estimator, pair: Pairs, method: str = "auto") -> tuple[str
         method: See :func:`measure`.
     """
     prior, dim = estimator.prior, pair.theta.shape[1]
-    even = estimator.normalized and hasattr(estimator(pair.x), "from_noise")
+    even = estimator.normalized and isinstance(estimator(pair.x), FromNoise)
     if method == "auto":
         small = dim <= GRID_UP_TO["flow" if estimator.normalized else "ratio"] and not even
-        method = "grid" if small and box_bounds(prior, dim) is not None else "samples"
+        method = "grid" if small and support_bounds(prior, dim) is not None else "samples"
     if method not in METHODS:
         raise unknown_name("coverage method", method, [*METHODS, "auto"])
     if method == "grid":
-        return method, Grid(prior, dim)
+        return method, Grid(estimator, dim)
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
         return method, Samples(prior, dim if even else None)

@@ -5,7 +5,7 @@ pairs are split in two. On one half a small regression tree cuts the space of th
 alpha changes most. On the other half, which had no part in the choice, every region is tested:
 
 - against calibration: the distribution of alpha in the region stays inside the simultaneous band
-  of uniform values (:mod:`prudent.diagnostics.bands`), with Holm's correction over the regions;
+  of uniform values (:mod:`prudent.diagnostics._bands`), with Holm's correction over the regions;
 - against the other regions: alphas are shuffled between regions, which changes nothing if
   coverage is the same everywhere. This p-value is exact.
 
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from prudent._extras import require
 from prudent._randomness import derive
-from prudent.diagnostics.bands import UniformPath, holm
+from prudent.diagnostics._bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import DataError, InputError
@@ -52,12 +52,13 @@ class Region:
     """A part of the space of features.
 
     Args:
-        bounds: For each feature that limits it, by name: above and up to what.
+        bounds: The limits, by the name of the feature: above the first and up to the second.
         level: The credibility level that ``coverage`` is about.
-        coverage: The share of test pairs inside the regions of that level.
-        error: Half the width of a 95 % interval for it.
-        p_value: For "the posterior is calibrated here", corrected for the number of regions.
-        num_pairs: Test pairs in the region.
+        coverage: The share of test pairs inside the credible regions of that level.
+        error: Half the width of a 95 % interval for the coverage.
+        p_value: The p-value of "the posterior is calibrated here", corrected for the number of
+            regions.
+        num_pairs: The number of test pairs in the region.
     """
 
     bounds: dict[str, tuple[float, float]]
@@ -93,10 +94,11 @@ class LocalCoverage:
 
     Args:
         regions: All regions, the worst first.
-        p_same: For "coverage is the same in all regions".
-        num_pairs: Pairs that tested the regions: half of all.
-        num_invalid: Pairs with alpha NaN; they count as not covered.
-        num_excluded: Pairs with features that are not finite; no region can hold them.
+        p_same: The p-value of "coverage is the same in all regions".
+        num_pairs: The number of pairs that tested the regions: half of all.
+        num_invalid: The number of pairs with alpha NaN; they count as not covered.
+        num_excluded: The number of pairs with features that are not finite; no region can hold
+            them.
     """
 
     regions: tuple[Region, ...]
@@ -112,7 +114,7 @@ class LocalCoverage:
 
     @property
     def verdict(self) -> str:
-        """In one line: the worst region, or that none is wrong."""
+        """A line that names the worst region, or says that none is wrong."""
         if self.wrong:
             more = len(self.wrong) - 1
             text = f"{self.wrong[0]}, p = {self.wrong[0].p_value:.2g}"
@@ -122,6 +124,18 @@ class LocalCoverage:
         text += f"; same coverage everywhere: p = {self.p_same:.2g}"
         notes = {"alpha NaN": self.num_invalid, "features not finite": self.num_excluded}
         return text + "".join(f"; {n:,} pairs with {what}" for what, n in notes.items() if n)
+
+    def metrics(self) -> dict[str, Any]:
+        """The scalars that a run stores."""
+        return {"local_p_value": self.p_same, "num_wrong": len(self.wrong)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The regions as plain numbers, with their bounds in words."""
+        names = ("level", "coverage", "error", "p_value", "num_pairs")
+        return [
+            {"region": region.where, **{name: getattr(region, name) for name in names}}
+            for region in self.regions
+        ]
 
     def __repr__(self) -> str:
         return f"<LocalCoverage: {self.verdict}>"
@@ -139,12 +153,12 @@ def local_coverage(
     """Find regions where coverage differs from its level.
 
     Args:
-        alphas: Of test pairs, (N,), from :func:`prudent.diagnostics.measure`.
+        alphas: The alphas of test pairs, (N,), from :func:`prudent.diagnostics.measure`.
         features: What to cut into regions: x or theta of the same pairs, (N, ...).
-        names: One for each feature, or one for all, to be numbered.
-        level: Which coverage to report, if it is wrong there; otherwise the worst one.
-        max_regions: The most regions to cut.
-        seed: Of the split in halves, and of the shuffles.
+        names: A name for each feature, or one for all, to be numbered.
+        level: The level whose coverage to report, if it is wrong there; otherwise the worst one.
+        max_regions: The largest number of regions.
+        seed: The seed of the split in halves, and of the shuffles.
 
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>

@@ -22,7 +22,7 @@ from torch import Tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
-from prudent.diagnostics.bands import holm
+from prudent.diagnostics._bands import holm
 from prudent.errors import DataError, InputError
 from prudent.estimators.priors import log_prior
 

@@ -10,7 +10,7 @@ forgotten once they are ranked, so memory does not grow with the number of pairs
 Draws that equal the truth in f are placed below or above it at random.
 
 Draws must be independent. The posterior of a ratio estimator draws by resampling a fixed number
-of prior draws: where few of them carry weight, the same one comes many times. Then L draws are
+of weighted draws: where few of them carry weight, the same one comes many times. Then L draws are
 worth fewer, and ranks pile up at 0 and L as if the posterior were too narrow. The share of
 duplicates is reported, and ratio estimators get fewer draws by default. For draws from a Markov
 chain, ``thin`` keeps one in so many; it does not help against resampling.
@@ -20,40 +20,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior
-from prudent.datasets import Pairs
-from prudent.errors import DataError, InputError, unknown_name
+from prudent.datasets.pairs import Pairs, finite
+from prudent.diagnostics._references import ReferenceDistance
+from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import log_prior
 
-__all__ = ["Ranks", "TestFunction", "finite_pairs", "parameters", "posterior_ranks"]
+__all__ = ["TARP_DISTANCE", "Ranks", "TestFunction", "parameters", "posterior_ranks"]
 
 TestFunction = Callable[[Tensor, Tensor], Tensor]
+Functions = Mapping[str, TestFunction | str]
 
 NUM_DRAWS = 1000
-# Ratio estimators choose among some thousand prior draws, few of them with weight.
+# Ratio estimators choose among some thousand weighted draws, few of them with weight.
 NUM_RESAMPLED = 100
 # Draws at a time: bounds memory, and activations of this many rows stay in cache.
 CHUNK = 2**14
-NAMED = ("log_prob",)
+LOG_PROB, TARP_DISTANCE = NAMED = ("log_prob", "tarp")
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many of L posterior draws lie below the truth, by function and pair.
+    """The number of posterior draws, of L, that lie below the truth, by function and pair.
 
     Args:
-        names: The K functions.
+        names: The names of the K functions.
         ranks: Whole numbers from 0 to L for the valid pairs, (K, N).
-        num_samples: Draws per pair, L.
+        num_samples: The number of draws per pair, L.
         invalid: The number of pairs left out, by reason: ``x`` not finite, ``draws`` not finite,
             ``functions`` NaN.
         duplicates: The share of draws that repeat another draw of the same pair.
@@ -69,26 +72,24 @@ class Ranks:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs that were ranked."""
+        """The number of pairs that were ranked."""
         return self.ranks.shape[1]
 
     @property
     def num_invalid(self) -> int:
-        """Pairs that were not."""
+        """The number of pairs that were left out."""
         return sum(self.invalid.values())
 
     def select(self, names: Sequence[str]) -> Ranks:
-        """The same for some of the functions."""
+        """The ranks of some of the functions."""
         if missing := [name for name in names if name not in self.names]:
             raise unknown_name("function", missing[0], self.names)
-        rows = self.ranks[[self.names.index(name) for name in names]]
-        return Ranks(
-            tuple(names), rows, self.num_samples, self.invalid, self.duplicates, self.leakage
-        )
+        rows = [self.names.index(name) for name in names]
+        return replace(self, names=tuple(names), ranks=self.ranks[rows])
 
     @property
     def caveats(self) -> str:
-        """What a reader of these ranks must know, or nothing."""
+        """What a reader of these ranks must know; empty if there is nothing."""
         notes = [
             f"{n:,} pairs left out: {name} not finite" for name, n in self.invalid.items() if n
         ]
@@ -118,29 +119,14 @@ def parameters(dim: int, names: Sequence[str] | None = None) -> dict[str, TestFu
     return {name: coordinate(index) for index, name in enumerate(names)}
 
 
-def finite_pairs(theta: Any, x: Any) -> tuple[Pairs, int]:
-    """The pairs whose x is finite, and the number of the others.
-
-    >>> finite_pairs([[0.0], [1.0]], [[0.5], [float("nan")]])
-    (<Pairs: 1 of theta (1,), x (1,)>, 1)
-    """
-    data, truth = torch.as_tensor(x), torch.as_tensor(theta)
-    if data.ndim < 2 or truth.ndim != 2 or len(data) != len(truth):
-        return Pairs.of(theta, x), 0  # which says what is wrong
-    # In float32, the type of all pairs, large numbers can turn infinite.
-    valid = data.to(torch.float32).isfinite().flatten(1).all(dim=1)
-    if len(valid) and not bool(valid.any()):
-        raise DataError(f"all {len(data):,} observations hold NaN or infinity; nothing is left.")
-    return Pairs.of(truth[valid], data[valid]), int((~valid).sum())
-
-
 @torch.no_grad()
 def posterior_ranks(
-    estimator: Estimator,
+    estimator: Estimator | Tensor | NDArray[Any],
     theta: Any,
     x: Any,
-    functions: Mapping[str, TestFunction | str] | None = None,
+    functions: Functions | None = None,
     *,
+    names: Sequence[str] | None = None,
     num_samples: int | None = None,
     thin: int = 1,
     seed: int = 0,
@@ -148,42 +134,51 @@ def posterior_ranks(
 ) -> Ranks:
     """Rank the truth of every pair among draws from its posterior.
 
+    The ranks are what :func:`prudent.diagnostics.sbc` and :func:`prudent.diagnostics.tarp` judge.
+
     Args:
-        estimator: Any estimator.
+        estimator: Any estimator; or an array of draws (L, N, D), made elsewhere.
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...).
         functions: Functions of ``theta`` (L + 1, N, D) and ``x`` (N, ...) with values (L + 1, N),
             by name; the truth is the first of the L + 1. The text ``"log_prob"`` stands for the
-            posterior's own log-density. None stands for the parameters.
-        num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
+            posterior's own log-density, ``"tarp"`` for a :class:`ReferenceDistance`. None stands
+            for all :func:`parameters` and, where the posterior has a density and the estimator a
+            prior, for these two.
+        names: The D names of the parameters, if ``functions`` is None.
+        num_samples: The number of draws per pair, L; by default 1,000, and 100 for ratios.
         thin: Draw this many times as much and keep every ``thin``-th.
-        seed: Of draws and ties.
-        progress: See :class:`prudent._progress.Progress`.
+        seed: The seed of draws, ties and reference points.
+        progress: None for a bar on terminals, True or False.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")
     >>> estimator = prudent.fit(*problem.draw(256, 0), problem.prior, method="npe", epochs=2)
     >>> ranks = posterior_ranks(estimator, *problem.draw(50, 1), num_samples=9)
-    >>> ranks.ranks.shape, int(ranks.ranks.max()) <= 9
-    (torch.Size([2, 50]), True)
+    >>> ranks.names, int(ranks.ranks.max()) <= 9
+    (('theta_1', 'theta_2', 'log_prob', 'tarp'), True)
     """
-    pairs, num_bad_x = finite_pairs(theta, x)
-    number = _num_samples(estimator, num_samples, thin)
-    chosen = parameters(pairs.theta.shape[1]) if functions is None else dict(functions)
-    _check_functions(chosen)
+    pairs, num_bad_x = finite(theta, x)
+    number, draw = _source(estimator, num_samples, thin)
+    # A foreign model may come without its prior; then leakage is not known.
+    prior: Prior | None = getattr(estimator, "prior", None)
+    usual = parameters(pairs.theta.shape[1], names)
+    chosen = None if functions is None else _chosen(functions, prior, seed)
     parts: list[Tensor] = []
     totals = torch.zeros(4, dtype=torch.float64)
     rows = max(1, CHUNK // (number * thin))
     with seeded(seed, "ranks"), Progress("ranking", len(pairs), progress, "pair") as bar:
         for batch in pairs.batches(rows):
-            posterior = estimator(batch.x)
-            draws = posterior.sample((number * thin,))[::thin].to(batch.theta)
-            _check_draws(draws, (number, *batch.theta.shape))
-            ranks, counts = _rank(posterior, batch, draws, chosen)
+            posterior, draws = draw(batch)
+            if draws.shape != (expected := (number, *batch.theta.shape)):
+                raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
+            if chosen is None:
+                known = {LOG_PROB: hasattr(posterior, LOG_PROB), TARP_DISTANCE: prior is not None}
+                further = {name: name for name, able in known.items() if able}
+                chosen = _chosen({**usual, **further}, prior, seed)
+            ranks, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
-            totals += torch.tensor(
-                [*counts, _num_duplicates(draws), _num_outside(estimator, draws)]
-            )
+            totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
             bar.advance({}, len(batch))
     bad_draws, bad_values, duplicates, leaked = totals.tolist()
     invalid = {"x": num_bad_x, "draws": int(bad_draws), "functions": int(bad_values)}
@@ -194,14 +189,30 @@ def posterior_ranks(
             f"not finite, {int(bad_values):,} with a function that is NaN. Check the estimator."
         )
     share = 1 / (number * len(pairs))
-    return Ranks(tuple(chosen), everything, number, invalid, duplicates * share, leaked * share)
+    names = tuple(chosen or ())
+    return Ranks(names, everything, number, invalid, duplicates * share, leaked * share)
+
+
+def _source(
+    estimator: Estimator | Tensor | NDArray[Any], num_samples: int | None, thin: int
+) -> tuple[int, Callable[[Pairs], tuple[Posterior | None, Tensor]]]:
+    """The number of draws per pair, and the posterior and the draws of a batch."""
+    if callable(estimator):
+        default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
+        number = whole("num_samples", default if num_samples is None else num_samples, 1)
+        all_draws = number * whole("thin", thin, 1)
+
+        def draw(batch: Pairs) -> tuple[Posterior | None, Tensor]:
+            posterior = estimator(batch.x)
+            return posterior, posterior.sample((all_draws,))[::thin]
+
+        return number, draw
+    kept = torch.as_tensor(estimator)[:: whole("thin", thin, 1)]
+    return len(kept), lambda batch: (None, kept[:, batch.row_numbers])
 
 
 def _rank(
-    posterior: Posterior,
-    batch: Pairs,
-    draws: Tensor,
-    functions: Mapping[str, TestFunction | str],
+    posterior: Posterior | None, batch: Pairs, draws: Tensor, functions: Functions
 ) -> tuple[Tensor, tuple[int, int]]:
     """Ranks (K, valid rows), and the number of rows with bad draws and with bad values."""
     points = torch.cat((batch.theta.unsqueeze(0), draws))
@@ -209,9 +220,12 @@ def _rank(
     known = finite.clone()
     ranks = []
     for name, function in functions.items():
-        value = (
-            posterior.log_prob(points) if isinstance(function, str) else function(points, batch.x)
-        )
+        if not isinstance(function, str):
+            value = function(points, batch.x)
+        elif posterior is not None:
+            value = posterior.log_prob(points)
+        else:
+            raise InputError("draws have no density to rank; leave `log_prob` out.")
         if not isinstance(value, Tensor) or value.shape != points.shape[:2]:
             came = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise InputError(
@@ -224,9 +238,7 @@ def _rank(
     return torch.stack(ranks)[:, known], (int((~finite).sum()), int((finite & ~known).sum()))
 
 
-def _num_outside(estimator: Estimator, draws: Tensor) -> float:
-    # A foreign model may come without its prior; then leakage is not known.
-    prior: Prior | None = getattr(estimator, "prior", None)
+def _num_outside(prior: Prior | None, draws: Tensor) -> float:
     if prior is None:
         return math.nan
     return int((log_prior(prior, draws.nan_to_num()) == -torch.inf).sum())
@@ -239,23 +251,14 @@ def _num_duplicates(draws: Tensor) -> int:
     return int((key[1:] == key[:-1]).sum())
 
 
-def _num_samples(estimator: Estimator, num_samples: int | None, thin: int) -> int:
-    default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
-    number = default if num_samples is None else num_samples
-    whole("thin", thin, 1)
-    return whole("num_samples", number, 1)
-
-
-def _check_functions(functions: Mapping[str, TestFunction | str]) -> None:
+def _chosen(functions: Functions, prior: Prior | None, seed: int) -> Functions:
+    """The functions, with the distance of TARP made where its name stands."""
     if not functions:
-        raise InputError(
-            "`functions` is empty; expected at least one, or None for the parameters."
-        )
+        raise InputError("`functions` is empty; expected at least one, or None for the usual.")
     for function in functions.values():
         if isinstance(function, str) and function not in NAMED:
             raise unknown_name("test function", function, NAMED)
-
-
-def _check_draws(draws: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(draws.shape) != shape:
-        raise InputError(f"expected draws of shape {shape}, got {tuple(draws.shape)}.")
+    return {
+        name: ReferenceDistance(prior, seed=seed) if function == TARP_DISTANCE else function
+        for name, function in functions.items()
+    }

@@ -4,7 +4,7 @@ Three tests of the same ranks (see :mod:`prudent.diagnostics.ranks`), each with 
 usual null law on 0, ..., L:
 
 - the distribution function of the ranks at up to 100 points against a band that holds it
-  everywhere at once (:mod:`prudent.diagnostics.bands`); this is the one that decides, with Holm's
+  everywhere at once (:mod:`prudent.diagnostics._bands`); this is the one that decides, with Holm's
   correction over the functions;
 - chi-square on a histogram of at most 20 bins, with at least five pairs expected in each;
 - Kolmogorov-Smirnov.
@@ -26,12 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent._progress import Reporter
-from prudent.contracts import Estimator
-from prudent.diagnostics.bands import UniformPath, bin_band, holm, ks_p_value
-from prudent.diagnostics.ranks import Ranks, TestFunction, parameters, posterior_ranks
+from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value
+from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 
-__all__ = ["SBC", "Histogram", "describe", "rank_counts", "rank_path", "sbc", "sbc_from_ranks"]
+__all__ = ["SBC", "Histogram", "describe", "plain", "rank_counts", "rank_path", "sbc"]
 
 MOST_POINTS = 100
 MOST_BINS = 20
@@ -44,10 +42,10 @@ class Histogram:
     """Counts of ranks in bins of nearly equal size.
 
     Args:
-        edges: A bin holds the ranks from one edge up to the next, (B + 1,).
-        counts: Pairs in each bin, (K, B).
-        lower: Least count that uniform ranks have, for all bins at once with 95 %, (B,).
-        upper: Greatest count, (B,).
+        edges: The limits of the bins; each holds the ranks from one up to the next, (B + 1,).
+        counts: The number of pairs in each bin, (K, B).
+        lower: The least count that uniform ranks have, for all bins at once with 95 %, (B,).
+        upper: The greatest such count, (B,).
         expected: The mean count of uniform ranks, (B,).
     """
 
@@ -60,19 +58,19 @@ class Histogram:
 
 @dataclass(frozen=True)
 class SBC:
-    """What the ranks of K functions say.
+    """Tests of the ranks of K functions.
 
     Args:
         ranks: The ranks, with what was left out.
-        points: Where the distribution function is taken, (P,).
-        difference: Distribution function of the ranks minus that of uniform ones, (K, P).
-        lower: Lower end of the simultaneous 95 % band of the difference, (P,).
-        upper: Its upper end, (P,).
-        histogram: Rank histograms.
-        p_values: By the simultaneous band, (K,), float64.
-        p_chi_square: By chi-square, (K,).
-        p_ks: By Kolmogorov-Smirnov, (K,).
-        adjusted: Holm-corrected ``p_values``, (K,).
+        points: The points at which the distribution function is taken, (P,).
+        difference: The distribution function of the ranks minus that of uniform ones, (K, P).
+        lower: The lower end of the simultaneous 95 % band of the difference, (P,).
+        upper: The upper end of that band, (P,).
+        histogram: The rank histograms.
+        p_values: The p-values by the simultaneous band, (K,), float64.
+        p_chi_square: The p-values by chi-square, (K,).
+        p_ks: The p-values by Kolmogorov-Smirnov, (K,).
+        adjusted: The ``p_values`` with Holm's correction, (K,).
     """
 
     ranks: Ranks
@@ -88,7 +86,7 @@ class SBC:
 
     @property
     def p_value(self) -> float:
-        """For "the ranks of every function are uniform"."""
+        """The p-value of "the ranks of every function are uniform"."""
         return float(self.adjusted.min())
 
     @property
@@ -98,7 +96,7 @@ class SBC:
 
     @property
     def verdict(self) -> str:
-        """In one line: is something wrong, in which function, and how."""
+        """A line that says whether something is wrong, in which function, and how."""
         size = f"{self.ranks.num_pairs:,} pairs, {self.ranks.num_samples:,} draws"
         row = int(self.p_values.argmin())
         others = f", Holm over {len(self.p_values)}" if len(self.p_values) > 1 else ""
@@ -112,66 +110,36 @@ class SBC:
             text = f"not calibrated in {where}: {self.worst} {shape} ({evidence})"
         return f"{text}; {self.ranks.caveats}" if self.ranks.caveats else text
 
+    def metrics(self) -> dict[str, Any]:
+        """The scalars that a run stores."""
+        return {"sbc_p_value": self.p_value, "sbc_worst": self.worst}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The curve of each function with its band, as plain numbers."""
+        shared = {"level": self.points, "lower": self.lower, "upper": self.upper}
+        columns = zip(self.ranks.names, self.difference, self.adjusted.tolist(), strict=True)
+        return [
+            {"parameter": name, **plain({**shared, "value": values}), "p_value": p_value}
+            for name, values, p_value in columns
+        ]
+
     def __repr__(self) -> str:
         return f"<SBC: {self.verdict}>"
 
 
-def sbc(
-    estimator: Estimator,
-    theta: Any,
-    x: Any,
-    functions: Mapping[str, TestFunction | str] | None = None,
-    *,
-    names: Sequence[str] | None = None,
-    num_samples: int | None = None,
-    thin: int = 1,
-    seed: int = 0,
-    progress: Reporter = None,
-) -> SBC:
+def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
     """Test every parameter, and further functions of theta and x, for uniform ranks.
 
     Args:
-        estimator: Any estimator.
-        theta: True parameters (N, D), drawn from the prior.
-        x: The observations simulated from them (N, ...).
-        functions: Tested beside the parameters; see
-            :func:`prudent.diagnostics.ranks.posterior_ranks`.
-        names: D names of the parameters.
-        num_samples: Draws per pair, L; by default 1,000, and 100 for ratio estimators.
-        thin: Draw this many times as much and keep every ``thin``-th.
-        seed: Of draws and ties.
-        progress: See :class:`prudent._progress.Progress`.
-
-    >>> import prudent
-    >>> problem = prudent.problems.get("gaussian")
-    >>> estimator = prudent.fit(*problem.draw(256, 0), problem.prior, method="npe", epochs=2)
-    >>> result = sbc(estimator, *problem.draw(100, 1), {"density": "log_prob"}, num_samples=50)
-    >>> result.ranks.names
-    ('theta_1', 'theta_2', 'density')
-    """
-    dim = torch.as_tensor(theta).shape[-1]
-    tested = {**parameters(dim, names), **(functions or {})}
-    return sbc_from_ranks(
-        posterior_ranks(
-            estimator,
-            theta,
-            x,
-            tested,
-            num_samples=num_samples,
-            thin=thin,
-            seed=seed,
-            progress=progress,
-        )
-    )
-
-
-def sbc_from_ranks(ranks: Ranks) -> SBC:
-    """The same from ranks that exist.
+        ranks: Ranks from :func:`prudent.diagnostics.posterior_ranks`.
+        names: The functions to test; by default all but the distance of TARP.
 
     >>> uniform = torch.arange(100).repeat(1, 5)
-    >>> sbc_from_ranks(Ranks(("theta",), uniform, 99, {}, 0.0, 0.0))
+    >>> sbc(Ranks(("theta",), uniform, 99, {}, 0.0, 0.0))
     <SBC: no defect seen (p = 1 in theta; 500 pairs, 99 draws)>
     """
+    others = [name for name in ranks.names if name != TARP_DISTANCE]
+    ranks = ranks.select(others if names is None else names)
     number, path = ranks.num_pairs, rank_path(ranks)
     step = np.rint(path.points * (ranks.num_samples + 1)).astype(np.int64)
     counts = rank_counts(ranks, step)
@@ -193,7 +161,7 @@ def sbc_from_ranks(ranks: Ranks) -> SBC:
 
 
 def _spread(count: int, last: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """At most so many whole numbers from 1 to the last, evenly."""
+    """At most ``count`` whole numbers from 1 to the last, evenly spread."""
     return np.unique(np.rint(np.linspace(1, last, min(count, last))).astype(np.int64))
 
 
@@ -204,7 +172,7 @@ def rank_path(ranks: Ranks) -> UniformPath:
 
 
 def rank_counts(ranks: Ranks, step: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
-    """How many ranks of each function lie below each step, (K, P)."""
+    """The number of ranks of each function below each step, (K, P)."""
     ordered = np.sort(ranks.ranks.numpy(), axis=1)
     return np.stack([np.searchsorted(row, step, side="left") for row in ordered])
 
@@ -234,6 +202,11 @@ def _kolmogorov_smirnov(ranks: Ranks) -> Tensor:
     distance = np.abs(rank_counts(ranks, step) - ranks.num_pairs * points).max(axis=1)
     values = [ks_p_value(ranks.num_pairs, points, float(worst)) for worst in distance]
     return torch.tensor(values, dtype=torch.float64)
+
+
+def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """Curves as lists of numbers: six digits are enough to draw, and half the bytes."""
+    return {name: [float(f"{v:.6g}") for v in curve.tolist()] for name, curve in curves.items()}
 
 
 def describe(ranks: Tensor, num_samples: int) -> str:

@@ -127,7 +127,8 @@ def _uninformative(metrics: Mapping[str, Any]) -> str | None:
     """The words for a posterior that says no more than the prior, or None if it does."""
     posterior, prior = metrics.get("log_posterior"), metrics.get("log_prior")
     # Runs stored by earlier versions know the two means, but not the error of their difference.
-    error = metrics.get("information_gain_error", metrics.get("log_posterior_error"))
+    error = metrics.get("information_gain_error")
+    error = metrics.get("log_posterior_error") if error is None else error
     if posterior is None or prior is None or error is None:
         return None
     if posterior - prior > NORMAL_95 * error + NO_GAIN:

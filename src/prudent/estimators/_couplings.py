@@ -20,8 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["CouplingSplines"]
-
 # As in zuko.transforms.MonotonicRQSTransform.
 BOUND, SLOPE = 5.0, 1e-3
 

@@ -16,8 +16,6 @@ from prudent.estimators.ensemble import Ensemble
 from prudent.estimators.networks import build
 from prudent.estimators.priors import check_prior, from_spec
 
-__all__ = ["load"]
-
 
 def load(
     path: str | os.PathLike[str],
@@ -59,22 +57,13 @@ def _rebuild(
     path: str | os.PathLike[str],
 ) -> NeuralEstimator | Ensemble:
     """The networks that the settings describe, not yet with their weights."""
-    if settings["kind"] == "ensemble":
-        members = [
-            _rebuild_one(member, prior, copy.deepcopy(embedding), path)
+    kind = settings["kind"]
+    if kind == "ensemble":
+        members: list[Any] = [
+            _rebuild(member, state, prior, copy.deepcopy(embedding), path)
             for member in settings["members"]
         ]
         return Ensemble(members, state.get("fold"), state.get("out_of_fold"))
-    return _rebuild_one(settings, prior, embedding, path)
-
-
-def _rebuild_one(
-    settings: dict[str, Any],
-    prior: Prior,
-    embedding: nn.Module | None,
-    path: str | os.PathLike[str],
-) -> NeuralEstimator:
-    kind = settings["kind"]
     if kind not in KINDS:
         raise StoreError(f"{path} holds an estimator of unknown kind `{kind}`.")
     if embedding is None:

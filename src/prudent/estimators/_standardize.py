@@ -11,8 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Standardize"]
-
 # The interquartile range of a standard normal.
 NORMAL_IQR = 1.3489795
 # Quartiles of this many numbers per component are accurate enough and cheap for any data set.

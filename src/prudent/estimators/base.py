@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,6 @@ from prudent.estimators._standardize import Standardize
 from prudent.estimators.networks import build
 from prudent.estimators.priors import to_spec
 from prudent.history import History
-
-__all__ = ["FORMAT", "KINDS", "Embedding", "NeuralEstimator", "Saved"]
 
 FORMAT = 1
 
@@ -61,11 +59,11 @@ class NeuralEstimator(Saved):
         x_shape: The shape of one observation.
         embedding: A network from ``(N, *x_shape)`` to (N, F), a function that makes one, the
             specification of one of ours, or None for the default of the kind.
-        hidden: Widths of the hidden layers of the head, or None for the default of the kind.
+        hidden: The widths of the hidden layers of the head, or None for the default of the kind.
 
     Attributes:
         history: One row per epoch of training, filled by :func:`prudent.fit`.
-        info: How it was trained, in plain JSON; saved with the estimator.
+        info: The record of the training, in plain JSON; saved with the estimator.
     """
 
     kind: str
@@ -174,6 +172,24 @@ class NeuralEstimator(Saved):
             f"<{type(self).__name__} {method}: theta ({self.dim},), x {self.x_shape}, "
             f"{number:,} weights>"
         )
+
+
+class NeuralPosterior:
+    """The posteriors of N observations: an estimator and the features (N, F) of these."""
+
+    def __init__(self, estimator: NeuralEstimator, features: Tensor) -> None:
+        self.estimator, self.features = estimator, features
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __repr__(self) -> str:
+        name, number = type(self).__name__, self.estimator.dim
+        return f"<{name} of {len(self)} observations, {number} parameters>"
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The posteriors of some observations; nothing is embedded again."""
+        return type(self)(self.estimator, self.features[index])
 
 
 # The kinds of estimator by name, each entered where its class is made.

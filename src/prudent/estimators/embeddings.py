@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from prudent.estimators.networks import registered
 
-__all__ = ["DilatedCNN", "ResNet18", "SeriesCNN"]
-
 
 @registered("series_cnn")
 class SeriesCNN(nn.Module):
@@ -25,11 +23,11 @@ class SeriesCNN(nn.Module):
     divides populations by 100 and does nothing else to them.
 
     Args:
-        length: Points in the series.
-        channels: Numbers at each point.
-        width: Channels of the convolutions.
+        length: The number of points in the series.
+        channels: The number of values at each point.
+        width: The number of channels of the convolutions.
         num_blocks: The number of blocks.
-        scale: What ``x`` is divided by.
+        scale: The number that ``x`` is divided by.
 
     Shape:
         ``x`` (N, length, channels) to (N, features).
@@ -72,9 +70,9 @@ class DilatedCNN(nn.Module):
     ``2 ** num_layers`` points into a single one: 13 for 8192.
 
     Args:
-        num_layers: Layers after the first.
-        channels: Series, one for each detector.
-        width: Channels of the convolutions, and features.
+        num_layers: The number of layers after the first.
+        channels: The number of series, one for each detector.
+        width: The number of channels of the convolutions, and of features.
 
     Shape:
         ``x`` (N, channels, 2 ** num_layers) to (N, features).
@@ -134,7 +132,7 @@ class ResNet18(nn.Module):
     batch must hold more than one image if the last stage sees a single pixel.
 
     Args:
-        channels: Channels of the image.
+        channels: The number of channels of the image.
 
     Shape:
         ``x`` (N, channels, H, W) to (N, features), averaged over pixels, so for any H and W.

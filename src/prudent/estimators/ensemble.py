@@ -21,21 +21,19 @@ from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import SamplingReport, draw
 from prudent.history import History
 
-__all__ = ["Ensemble", "EnsemblePosterior"]
-
 
 class Ensemble(Saved):
     """The average of estimators of one kind, itself an estimator.
 
     Args:
-        members: Estimators with the same prior and shapes.
+        members: The estimators, with the same prior and shapes.
         fold: For cross-fitted members, the member that did not train on each pair, (N,).
         out_of_fold: The log-density of each pair under that member, (N,): what the ensemble says
             of pairs it has not seen, for later calibration.
 
     Attributes:
         history: The rows of all members, each with its ``member``.
-        info: How it was trained, in plain JSON; saved with the ensemble.
+        info: The record of the training, in plain JSON; saved with the ensemble.
     """
 
     kind = "ensemble"

@@ -15,12 +15,15 @@ from torch import Tensor
 
 from prudent._extras import require
 from prudent.contracts import Prior
+from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
-from prudent.estimators.importance import Ratio, SamplingReport, candidates, log_ratio
+from prudent.estimators.importance import Ratio, SamplingReport, log_ratio, zero_at_all
 from prudent.estimators.priors import log_prior
 
 __all__ = ["autocorrelation_time", "chain"]
 
+# Prior draws, among which the walkers start.
+NUM_CANDIDATES = 8192
 # Walkers of the ensemble, and at least so many per parameter.
 NUM_WALKERS, WALKERS_PER_PARAMETER = 64, 8
 # Steps grow by half from the first number to the second; the first half is burn-in.
@@ -41,8 +44,8 @@ def chain(
             f'method="mcmc" samples one observation, got {len(posterior):,}. Sample them one by '
             'one with posterior.rows(slice(i, i + 1)), or use method="importance".'
         )
-    theta, value = candidates(posterior, prior, like)
-    start = _walkers(theta[:, 0], value[:, 0])
+    theta = prior.sample((NUM_CANDIDATES, 1))
+    start = _walkers(theta[:, 0], log_ratio(posterior, theta, like)[:, 0])
 
     def log_density(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         theta = torch.from_numpy(points).to(start)
@@ -60,7 +63,7 @@ def chain(
     # The wrapper that emcee puts around it prints every exception, Ctrl-C included.
     sampler.log_prob_fn = log_density
     random = np.random.RandomState(int(torch.randint(2**31, ())))
-    state = emcee.State(start.double().cpu().numpy(), random_state=random.get_state())
+    state = emcee.State(start.double().numpy(), random_state=random.get_state())
     steps = FIRST_STEPS
     while True:
         # Distinct prior draws span what the prior spans, be it a simplex: no check is needed.
@@ -89,13 +92,15 @@ def _walkers(theta: Tensor, value: Tensor) -> Tensor:
     """Distinct prior draws (W, D) by weight; weights are flattened until enough of them count."""
     number = max(NUM_WALKERS, WALKERS_PER_PARAMETER * theta.shape[1])
     positive = int((value > -torch.inf).sum())
+    if positive == 0:
+        raise InputError(zero_at_all(len(theta)))
     if positive < 2 * number:
         raise InputError(
             f"the posterior is zero at all but {positive} of {len(theta):,} prior draws; a "
             f'chain starts from at least {2 * number}. Use method="importance".'
         )
     log_weight = value.double()
-    while 1 / log_weight.softmax(0).square().sum() < number:
+    while effective_size(log_weight.softmax(0)) < number:
         log_weight = log_weight / 2
     return theta[torch.multinomial(log_weight.softmax(0), number).to(theta.device)]
 

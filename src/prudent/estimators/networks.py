@@ -11,8 +11,6 @@ from torch.nn.functional import linear
 
 from prudent.errors import unknown_name
 
-__all__ = ["MLP", "NETWORKS", "Flatten", "build", "registered"]
-
 Network = TypeVar("Network", bound=type[nn.Module])
 
 NETWORKS: dict[str, type[nn.Module]] = {}

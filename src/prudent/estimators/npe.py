@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators._couplings import CouplingSplines
-from prudent.estimators.base import NeuralEstimator
+from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.priors import log_prior
-
-__all__ = ["FlowEstimator", "FlowPosterior"]
 
 NUM_TRANSFORMS = 3
 NUM_BINS = 10
@@ -67,18 +65,8 @@ class FlowEstimator(NeuralEstimator):
         return FlowPosterior(self, self.embed(x))
 
 
-class FlowPosterior:
+class FlowPosterior(NeuralPosterior):
     """A flow conditioned on N observations; normalized over the whole space."""
-
-    def __init__(self, estimator: FlowEstimator, features: Tensor) -> None:
-        self.estimator = estimator
-        self.features = features
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __repr__(self) -> str:
-        return f"<FlowPosterior of {len(self)} observations, {self.estimator.dim} parameters>"
 
     def _flow(self) -> zuko.distributions.NormalizingFlow:
         flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
@@ -123,7 +111,3 @@ class FlowPosterior:
         draws, log_volume = flow.transform.inv.call_and_ladj(noise)
         log_prob = flow.base.log_prob(noise) - log_volume
         return scale.inverse(draws), log_prob - scale.log_scale()
-
-    def rows(self, index: Tensor | slice) -> FlowPosterior:
-        """The posteriors of some observations; nothing is embedded again."""
-        return FlowPosterior(self.estimator, self.features[index])

@@ -11,12 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from prudent.contracts import Shape
-from prudent.estimators.base import NeuralEstimator
+from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import SamplingReport, draw
-
-__all__ = ["RatioEstimator", "RatioPosterior"]
 
 
 class RatioEstimator(NeuralEstimator):
@@ -42,23 +40,14 @@ class RatioEstimator(NeuralEstimator):
         return RatioPosterior(self, self.embed(x))
 
 
-class RatioPosterior:
+class RatioPosterior(NeuralPosterior):
     """Prior times ratio for N observations; unnormalized.
 
     Attributes:
         sampling: The report of the last :meth:`sample`, None before.
     """
 
-    def __init__(self, estimator: RatioEstimator, features: Tensor) -> None:
-        self.estimator = estimator
-        self.features = features
-        self.sampling: SamplingReport | None = None
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __repr__(self) -> str:
-        return f"<RatioPosterior of {len(self)} observations, {self.estimator.dim} parameters>"
+    sampling: SamplingReport | None = None
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
@@ -81,7 +70,3 @@ class RatioPosterior:
             self, self.estimator.prior, sample_shape, method, like=self.features
         )
         return draws
-
-    def rows(self, index: Tensor | slice) -> RatioPosterior:
-        """The posteriors of some observations; nothing is embedded again."""
-        return RatioPosterior(self.estimator, self.features[index])

@@ -19,6 +19,7 @@ __all__ = [
     "from_spec",
     "from_table",
     "log_prior",
+    "support_bounds",
     "support_box",
     "to_spec",
 ]
@@ -214,15 +215,22 @@ def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
     return Independent(from_spec(base), 1)
 
 
-def support_box(prior: Prior) -> Distribution:
-    """The uniform distribution on the smallest box that holds the prior's support."""
+def support_bounds(prior: Prior, dim: int) -> tuple[Tensor, Tensor] | None:
+    """The corners (D,) of the box that a prior lives on, or None if it has no bounds."""
     constraint: Any = getattr(prior, "support", None)
     constraint = getattr(constraint, "base_constraint", constraint)
     low, high = (getattr(constraint, name, None) for name in ("lower_bound", "upper_bound"))
     if low is None or high is None:
+        return None
+    return torch.zeros(dim) + low, torch.zeros(dim) + high
+
+
+def support_box(prior: Prior) -> Distribution:
+    """The uniform distribution on the smallest box that holds the prior's support."""
+    bounds = support_bounds(prior, check_prior(prior))
+    if bounds is None:
         raise InputError(
             'proposal="box" needs a prior with bounds; this one has none. Use "prior", or pass a '
             "distribution that covers it."
         )
-    size = torch.zeros(check_prior(prior))
-    return Independent(Uniform(size + low, size + high), 1)
+    return Independent(Uniform(*bounds), 1)

@@ -1,7 +1,8 @@
 r"""Draws from the prior times a ratio, and what they are worth.
 
-A batch of observations is served by importance resampling. One observation deserves more where
-that is not enough: a chain.
+A batch of observations is served by importance resampling
+(:mod:`prudent.estimators.importance`). One observation deserves more where that is not enough: a
+chain (:mod:`prudent.estimators.mcmc`).
 
 The effective sample size says how many independent draws the answer is worth. Importance weights
 :math:`w` that sum to one are worth :math:`1 / \sum w^2`; a chain is worth its length over its
@@ -19,7 +20,7 @@ from torch import Tensor
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import mcmc
-from prudent.estimators.importance import NUM_CANDIDATES, Ratio, SamplingReport, resample
+from prudent.estimators.importance import Ratio, SamplingReport, resample
 
 __all__ = ["SamplingReport", "draw"]
 
@@ -100,6 +101,6 @@ def _complaint(report: SamplingReport) -> str | None:
     return (
         f"{number:,} draws are worth {size.min():,.1f} independent ones for observation "
         f"{int(size.argmin())}, and fewer than {wanted} for {few:,} of {len(size):,}: too few of "
-        f"{NUM_CANDIDATES:,} prior draws fall where the posterior is. Sample these one by one "
-        'with posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
+        "the weighted draws fall where the posterior is. Sample these one by one with "
+        'posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
     )

@@ -10,11 +10,6 @@ if TYPE_CHECKING:
     from prudent.experiments.config import RunConfig as RunConfig
     from prudent.experiments.launch import run_sweep as run_sweep
     from prudent.experiments.results import Results as Results
-    from prudent.experiments.results import load as load
-    from prudent.experiments.results import load_curves as load_curves
-    from prudent.experiments.results import load_draws as load_draws
-    from prudent.experiments.results import load_history as load_history
-    from prudent.experiments.results import load_ranks as load_ranks
     from prudent.experiments.results import load_results as load_results
     from prudent.experiments.run import run_one as run_one
     from prudent.experiments.store import Run as Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from prudent import problems
@@ -107,8 +107,8 @@ class RunConfig:
     def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
         """A run from known keys, those of the training with ``training.`` before them."""
         run = nest(flat)
-        training = _options(tuple(run.pop("training", {}).items()))
-        return cls(**run, training=training)
+        options = Options.of(**run.pop("training", {}))
+        return cls(**run, training=options)
 
     @cached_property
     def identity(self) -> str:
@@ -121,12 +121,6 @@ class RunConfig:
 
     def __str__(self) -> str:
         return f"{self.problem} {self.method} {self.budget:,} seed {self.seed}"
-
-
-@lru_cache(maxsize=64)
-def _options(pairs: tuple[tuple[str, Any], ...]) -> Options:
-    """Options that many runs of a sweep share."""
-    return Options.of(**dict(pairs))
 
 
 # Every key of a file, with a dot for those of the table [training].

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from prudent._files import write_atomic
 from prudent._progress import Reporter
@@ -24,7 +25,7 @@ from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 
-__all__ = ["LaunchOptions", "default_workers", "find_sweep", "launch", "run_sweep"]
+__all__ = ["LaunchOptions", "find_sweep", "launch", "run_sweep"]
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -48,10 +49,11 @@ class LaunchOptions:
     def __post_init__(self) -> None:
         check(self)
 
-
-def default_workers(configs: Sequence[RunConfig]) -> int:
-    """As many as the cores of this process have room for."""
-    return max(1, available_cores() // max(config.threads for config in configs))
+    @classmethod
+    def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
+        """The options for some runs; without a number of workers, the cores are shared."""
+        room = available_cores() // max(config.threads for config in configs)
+        return cls(max(1, room) if workers is None else workers, **options)
 
 
 def find_sweep(file: str | os.PathLike[str]) -> Path:
@@ -70,32 +72,25 @@ def run_sweep(
     file: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
-    workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    timeout: float | None = None,
     progress: Reporter = None,
+    **options: Any,
 ) -> dict[str, int]:
     """Run the grid that a TOML file describes; finished runs are skipped.
 
     Args:
         file: The file.
         output: The directory of the runs; ``runs/NAME`` by default.
-        workers: Runs at once; by default one per core.
-        engine: ``local``, ``dask`` or ``slurm``.
-        address: Of a Dask scheduler.
-        timeout: Seconds after which a run has failed.
         progress: See :class:`prudent._progress.Progress`.
+        **options: Fields of :class:`LaunchOptions`; by default there is a worker for each core.
 
     Returns:
         How many runs are ``done``, ``failed`` and so on; see also
-        :func:`prudent.experiments.load`.
+        :attr:`prudent.experiments.Results.runs`.
     """
     plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
-    workers = default_workers(plan.configs) if workers is None else workers
-    options = LaunchOptions(workers, engine, address, timeout)
-    return count(launch(plan, root, states(plan.configs, root, look=False), options, progress))
+    how = LaunchOptions.of(plan.configs, **options)
+    return count(launch(plan, root, states(plan.configs, root, look=False), how, progress))
 
 
 def launch(

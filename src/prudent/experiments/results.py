@@ -19,6 +19,9 @@ table        columns
 ``draws``    thorough runs: ``kind`` (``posterior``, ``exact`` where known, or ``truth``), ``draw
              parameter value`` for the first test pair
 ===========  ====================================================================================
+
+Each diagnostic of :mod:`prudent.diagnostics.registry` has a table of its own name as well,
+``results.table("local_coverage")`` for instance: ``test`` (its name) and what it stores.
 """
 
 from __future__ import annotations
@@ -27,11 +30,12 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
-from prudent.errors import InputError, PrudentError
+from prudent.errors import InputError, PrudentError, unknown_name
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
@@ -41,99 +45,140 @@ from prudent.experiments.sweep import FILE, stored_sweep
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "Results",
-    "load",
-    "load_curves",
-    "load_draws",
-    "load_history",
-    "load_ranks",
-    "load_results",
-]
+__all__ = ["Results", "load_results"]
 
 KEYS = ("run", "problem", "method", "budget", "seed")
-CURVES = ("level", "coverage", "lower", "upper")
-HISTORY = ("member", "epoch", "loss", "validation_loss")
-RANKS = ("test", "parameter", "level", "value", "lower", "upper", "p_value")
-DRAWS = ("kind", "draw", "parameter", "value")
+COLUMNS = {
+    "curves": ("level", "coverage", "lower", "upper"),
+    "history": ("member", "epoch", "loss", "validation_loss"),
+    "ranks": ("test", "parameter", "level", "value", "lower", "upper", "p_value"),
+    "draws": ("kind", "draw", "parameter", "value"),
+}
+# What 0.1.0 stored under other names.
+SINGULAR = {"levels": "level", "values": "value"}
 
 Rows = Iterator[dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Results:
-    """All tables of a directory; one without rows has its columns all the same.
+    """The tables of a directory; one without rows has its columns all the same.
+
+    Tables other than ``runs`` are read when they are first asked for.
 
     Args:
-        runs: One row per run.
-        curves: Coverage curves.
-        history: Training curves.
-        ranks: SBC and TARP of thorough runs.
-        draws: Posterior draws of thorough runs.
+        finished: The finished runs.
+        runs: One row per run; those that are not done have no metrics but a reason.
+        curves: The coverage curves, one row per run and level.
+        history: The training curves, one row per run and epoch.
+        ranks: SBC and TARP of thorough runs, one row per run, test, parameter and level.
+        draws: Posterior draws of thorough runs for one observation, one row per number.
     """
 
+    finished: Sequence[store.Run]
     runs: DataFrame
     curves: DataFrame
     history: DataFrame
     ranks: DataFrame
     draws: DataFrame
 
+    def __init__(self, finished: Sequence[store.Run] = (), **tables: DataFrame) -> None:
+        vars(self).update(tables, finished=finished)
+
+    def __getattr__(self, name: str) -> DataFrame:
+        if name not in COLUMNS:
+            raise AttributeError(f"{type(self).__name__} has no table `{name}`.")
+        return vars(self).setdefault(name, _table(self._rows(name), COLUMNS[name]))
+
+    def table(self, name: str) -> DataFrame:
+        """The table of that name: one of the above, or that of a registered diagnostic."""
+        if name in vars(self) or name in COLUMNS:
+            return getattr(self, name)
+        found = _table(self._rows(name), ("test",))
+        if found.empty:
+            _check_name(name)
+        return found
+
+    def _rows(self, name: str) -> Rows:
+        if name == "curves":
+            for run in self.finished:
+                curves = (run.coverage[key] for key in ("levels", "curve", "lower", "upper"))
+                yield from _long(_keys(run.config), dict(zip(COLUMNS[name], curves, strict=True)))
+        elif name == "history":
+            for run in self.finished:
+                for row in run.history():
+                    yield {**_keys(run.config), "member": 0, **row}
+        else:
+            wanted = ("sbc", "tarp") if name == "ranks" else (name,)
+            for keys, stored in self._thorough:
+                for part in wanted:
+                    for record in stored.get(part, ()):
+                        yield from _long(keys, record)
+
+    @cached_property
+    def _thorough(self) -> list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]]:
+        """The keys of each thorough run, and its records by table."""
+        runs = [run for run in self.finished if "thorough.json" in run.files]
+        return [(_keys(run.config), _records(run)) for run in runs]
+
 
 def load_results(directory: str | os.PathLike[str]) -> Results:
     """All tables, of the runs that are finished at this moment.
 
     Args:
-        directory: Of several runs, or of one.
+        directory: The directory of several runs, or of one.
     """
+    require("pandas", "results", "tables of results")
     root = Path(directory)
     # In this order: a run that is finished in between is not lost.
     planned, finished = _planned(root), _finished(root)
-    return Results(
-        runs=_table(_all_runs(root, planned, finished), ()),
-        curves=_table(_curves(finished), CURVES),
-        history=_table(_history(finished), HISTORY),
-        ranks=_table(_ranks(finished), RANKS),
-        draws=_table(_draws(finished), DRAWS),
-    )
+    return Results(finished, runs=_table(_all_runs(root, planned, finished), ()))
 
 
-def load(directory: str | os.PathLike[str]) -> DataFrame:
-    """All runs, one row each; those that are not done have no metrics but a reason.
+def _check_name(name: str) -> None:
+    # Imported for names that no run has, because reading results must not need torch.
+    from prudent.diagnostics.registry import DIAGNOSTICS
 
-    Args:
-        directory: Of several runs, or of one.
-    """
-    root = Path(directory)
-    planned, finished = _planned(root), _finished(root)
-    return _table(_all_runs(root, planned, finished), ())
-
-
-def load_curves(directory: str | os.PathLike[str]) -> DataFrame:
-    """The coverage curves, one row per run and level."""
-    return _table(_curves(_finished(Path(directory))), CURVES)
-
-
-def load_history(directory: str | os.PathLike[str]) -> DataFrame:
-    """The training curves, one row per run and epoch."""
-    return _table(_history(_finished(Path(directory))), HISTORY)
-
-
-def load_ranks(directory: str | os.PathLike[str]) -> DataFrame:
-    """SBC and TARP of thorough runs, one row per run, test, parameter and level."""
-    return _table(_ranks(_finished(Path(directory))), RANKS)
-
-
-def load_draws(directory: str | os.PathLike[str]) -> DataFrame:
-    """Posterior draws of thorough runs for one observation, one row per number."""
-    return _table(_draws(_finished(Path(directory))), DRAWS)
+    if name not in DIAGNOSTICS:
+        raise unknown_name("table", name, ["runs", *COLUMNS, *DIAGNOSTICS])
 
 
 def _table(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
-    require("pandas", "results", "tables of results")
     import pandas
 
-    found = list(rows)
-    return pandas.DataFrame(found) if found else pandas.DataFrame(columns=[*KEYS, *columns])
+    found = pandas.DataFrame(list(rows))
+    if found.empty:
+        return pandas.DataFrame(columns=[*KEYS, *columns])
+    first = [name for name in (*KEYS, *columns) if name in found]
+    return found[[*first, *(name for name in found if name not in first)]]
+
+
+def _long(keys: dict[str, Any], record: dict[str, Any]) -> Rows:
+    """One row for each number of the lists in a record."""
+    lists = {name: value for name, value in record.items() if isinstance(value, list)}
+    if not lists:
+        yield {**keys, **record}
+    for values in zip(*lists.values(), strict=True):
+        yield {**keys, **record, **dict(zip(lists, values, strict=True))}
+
+
+def _records(run: store.Run) -> dict[str, list[dict[str, Any]]]:
+    stored = json.loads(run.file("thorough.json"))
+    # 0.1.0 kept the records of SBC and TARP in one list.
+    old = [(record["test"], record) for record in stored.get("ranks", ())]
+    new = [
+        (test, record) for test, rows in stored.get("diagnostics", {}).items() for record in rows
+    ]
+    tables: dict[str, list[dict[str, Any]]] = {"draws": []}
+    for test, record in (*old, *new):
+        tables.setdefault(test, []).append({"test": test, **_singular(record)})
+    for record in stored["draws"]:
+        tables["draws"].append({"draw": [*range(len(record["values"]))], **_singular(record)})
+    return tables
+
+
+def _singular(record: dict[str, Any]) -> dict[str, Any]:
+    return {SINGULAR.get(name, name): value for name, value in record.items()}
 
 
 def _finished(root: Path) -> list[store.Run]:
@@ -195,42 +240,3 @@ def _facts(config: RunConfig, state: str) -> dict[str, Any]:
     values = config.flat()
     del values["format"]
     return {**_keys(config), "state": state, **values}
-
-
-def _curves(finished: Iterable[store.Run]) -> Rows:
-    for run in finished:
-        keys = _keys(run.config)
-        curves = (run.coverage[name] for name in ("levels", "curve", "lower", "upper"))
-        for values in zip(*curves, strict=True):
-            yield keys | dict(zip(CURVES, values, strict=True))
-
-
-def _history(finished: Iterable[store.Run]) -> Rows:
-    for run in finished:
-        keys = _keys(run.config)
-        for row in run.history():
-            yield {**keys, "member": 0, **row}
-
-
-def _ranks(finished: Iterable[store.Run]) -> Rows:
-    for run in finished:
-        for row in _thorough(run, "ranks"):
-            curves = (row["levels"], row["values"], row["lower"], row["upper"])
-            for level, value, lower, upper in zip(*curves, strict=True):
-                numbers = (row["test"], row["parameter"], level, value, lower, upper)
-                yield _keys(run.config) | dict(zip(RANKS, (*numbers, row["p_value"]), strict=True))
-
-
-def _draws(finished: Iterable[store.Run]) -> Rows:
-    for run in finished:
-        for row in _thorough(run, "draws"):
-            for number, value in enumerate(row["values"]):
-                numbers = (row["kind"], number, row["parameter"], value)
-                yield _keys(run.config) | dict(zip(DRAWS, numbers, strict=True))
-
-
-def _thorough(run: store.Run, part: str) -> list[dict[str, Any]]:
-    if "thorough.json" not in run.files:
-        return []
-    found: list[dict[str, Any]] = json.loads(run.file("thorough.json"))[part]
-    return found

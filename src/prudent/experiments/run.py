@@ -137,9 +137,8 @@ def _train_and_diagnose(
         "model.safetensors": estimator.to_bytes(),
         "timing.json": to_json(timing),
     }
-    if result.ranks is not None:
-        kept = details(result.ranks, estimator, problem, *inputs.test, config.seed)
-        files["thorough.json"] = to_json(kept)
+    if config.thorough:
+        files["thorough.json"] = to_json(details(result, estimator, problem, config.seed))
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
 

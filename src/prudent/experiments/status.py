@@ -7,14 +7,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from prudent.errors import InputError, StoreError
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
+from prudent.experiments.cost import Estimate, estimate
 from prudent.experiments.settings import read_settings
+from prudent.experiments.sweep import Sweep
 
-__all__ = ["STATES", "RunState", "count", "outdated", "states"]
+__all__ = ["STATES", "Overview", "RunState", "count", "outdated", "states"]
 
 STATES = ("done", "running", "failed", "interrupted", "left")
 
@@ -32,6 +35,39 @@ class RunState:
     config: RunConfig
     state: str
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A sweep and how it stands.
+
+    Args:
+        plan: The sweep.
+        root: The directory of its runs.
+        found: The state of each run.
+        workers: How many runs at once are expected.
+    """
+
+    plan: Sweep
+    root: Path
+    found: Sequence[RunState]
+    workers: int
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many runs are in each state."""
+        return count(self.found)
+
+    @cached_property
+    def expected(self) -> Estimate:
+        """What the unfinished runs cost, corrected by the finished ones."""
+        done = [one.config for one in self.found if one.state == "done"]
+        left = [one.config for one in self.found if one.state != "done"]
+        return estimate(left, done, self.root, self.workers)
+
+    def of(self, *names: str) -> list[RunState]:
+        """The runs that are in one of some states."""
+        return [one for one in self.found if one.state in names]
 
 
 def states(

@@ -23,8 +23,6 @@ from prudent._randomness import numpy_seeded, seeded
 from prudent.errors import InputError, one_line
 from prudent.problems.problem import Problem
 
-__all__ = ["custom", "from_reference"]
-
 
 def custom(
     simulator: Callable[..., Any],

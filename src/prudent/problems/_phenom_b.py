@@ -27,8 +27,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Corners", "amplitude", "corners", "phase", "reduced", "strain"]
-
 SOLAR_MASS = 4.92549e-6  # G / c^3 times the mass, in seconds
 MEGAPARSEC = 1.029271e14  # divided by c, in seconds
 SPIN_RANGE = (-0.85, 0.98)  # where the model was fitted
@@ -113,7 +111,7 @@ def phase(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
 
 
 def corners(total: Tensor, eta: Tensor, chi: Tensor) -> Corners:
-    """Where inspiral, merger and ringdown meet, from the three reduced parameters (N, 1)."""
+    """The frequencies where inspiral, merger and ringdown meet, from parameters (N, 1)."""
     rest = 1 - chi
     ring = 1 - 0.63 * rest.pow(0.3)
     limits = (

@@ -9,8 +9,6 @@ import numpy
 import torch
 from torch import Tensor
 
-__all__ = ["gauss_legendre"]
-
 
 @cache
 def _rule(num_nodes: int) -> tuple[Any, Any]:

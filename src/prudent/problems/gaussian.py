@@ -13,8 +13,6 @@ from torch.distributions import Distribution, Independent, Normal
 from prudent._settings import whole
 from prudent.problems.problem import Problem
 
-__all__ = ["exact_posterior", "problem"]
-
 NOISE = 0.5
 
 

@@ -38,8 +38,6 @@ from torch import Tensor
 from prudent.problems import _phenom_b
 from prudent.problems.problem import Problem, box
 
-__all__ = ["NUM_NUISANCES", "Source", "problem", "signal", "source"]
-
 SAMPLE_RATE = 2048
 NUM_SAMPLES = 8192
 SEGMENT = 2 * NUM_SAMPLES  # 8 s: the longest signal wraps round without entering the window
@@ -74,7 +72,7 @@ RESPONSES = (
 
 
 class Source(NamedTuple):
-    """What is not inferred: angles in radians, distance in megaparsecs; (N,), but spins (N, 2)."""
+    """The nuisances, (N,) each, spins (N, 2); angles in radians, distance in megaparsecs."""
 
     spins: Tensor
     distance: Tensor
@@ -124,7 +122,7 @@ def noise_density(frequency: Tensor) -> Tensor:
 
 
 def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
-    r"""How H1 and L1 see a source.
+    r"""The response of H1 and L1 to a source.
 
     The plus and cross patterns are :math:`X^T D X - Y^T D Y` and :math:`2 X^T D Y`, for the axes
     X, Y of the polarization and the detector's response D. Position and polarization are uniform,
@@ -153,7 +151,7 @@ def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def peak_time(spectrum: Tensor) -> Tensor:
-    """When the envelope of a signal is largest.
+    """The time at which the envelope of a signal is largest.
 
     Args:
         spectrum: Values at :func:`frequencies` (N, K), complex.

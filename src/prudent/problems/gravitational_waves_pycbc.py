@@ -42,8 +42,6 @@ from prudent.problems.gravitational_waves import (
 )
 from prudent.problems.problem import Problem
 
-__all__ = ["problem", "signal", "simulate_one"]
-
 APPROXIMANT = "IMRPhenomPv2"
 DETECTORS = ("H1", "L1")
 GPS_TIME = 100
@@ -56,7 +54,7 @@ FILTER_ORDER = 512
 
 
 def _pycbc(part: str) -> Any:
-    """A module of PyCBC, or the way to get it."""
+    """Import a module of PyCBC, or say how to get it."""
     return require(f"pycbc.{part}", "gw", "the problem gravitational_waves_pycbc")
 
 

@@ -40,8 +40,6 @@ from torch import Tensor
 
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 LOW = -4.0
 HIGH = 1.0 + 1e-5
 NUM_EVENTS = 1001

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 NUM_CUSTOMERS = 50
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LONGEST_SERVICE = 10.0

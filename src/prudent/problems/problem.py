@@ -13,8 +13,6 @@ from torch.distributions import Distribution, Independent, Uniform
 from prudent._randomness import generator, seeded
 from prudent.errors import DataError
 
-__all__ = ["Problem", "box"]
-
 
 def box(low: list[float], high: list[float]) -> Distribution:
     """The uniform distribution on a box, as one event of ``len(low)`` parameters.
@@ -41,7 +39,7 @@ class Problem:
             :func:`prudent.estimators.networks.build` takes, ``hidden`` widths, and ``transforms``
             of a flow. What is missing takes the default. Observations are standardized before they
             are embedded.
-        log_posterior: Where it is known, the exact normalized log-density of ``theta``
+        log_posterior: None, or the exact normalized log-density of ``theta``
             (..., N, D) given ``x`` ``(N, *x_shape)``, as (..., N).
     """
 

@@ -43,8 +43,6 @@ from torch import Tensor
 from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 NUM_DRAWS = 4
 MEAN = (0.7, -2.9)
 BOUND = 3.0
@@ -122,7 +120,7 @@ def log_likelihood(theta: Tensor, x: Tensor, num_nodes: int = NUM_NODES) -> Tens
 
 
 def log_evidence(x: Tensor, num_angles: int = NUM_ANGLES, num_nodes: int = NUM_NODES) -> Tensor:
-    """Log of the integral of the same likelihood over [-3, 3]^2, as (N,); see the module."""
+    """Log of the integral of the likelihood over [-3, 3]^2, as (N,), by the module's formula."""
     root, k = summarize(x)
     first, second = root.unbind(-1)
     # The lower limit of R has a kink at this angle, and near-perfect correlation a ridge at 45
@@ -152,7 +150,7 @@ def upper_gamma(z: Tensor) -> Tensor:
 
 
 def log_evidence_rounded(x: Tensor, num_per_axis: int = NUM_PER_AXIS) -> Tensor:
-    """The same where rounding matters: a quadrature over theta, dense towards 0."""
+    """The log evidence where rounding matters: a quadrature over theta, dense towards 0."""
     root, rounding = summarize(x)[0], torch.tensor(ROUNDING, dtype=torch.float64)
     # The likelihood is nil above alpha = 9 and falls like theta^-8 beyond theta^2 = root.
     bottom = ((root / 9).square() - rounding.square()).clamp_min(0) ** 0.25

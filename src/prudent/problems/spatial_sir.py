@@ -36,8 +36,6 @@ from torch.nn.functional import pad
 from prudent._threads import threads
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 SIDE = 50
 NUM_STEPS = 100
 MEAN_EXTRA_SEEDS = 3.0

@@ -34,8 +34,6 @@ from torch import Tensor
 from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 RADIUS, SPREAD = 0.1, 0.01
 CENTER = 0.25
 ROOT = math.sqrt(2)

@@ -31,8 +31,6 @@ from torch import Tensor
 from prudent.problems._quadrature import gauss_legendre
 from prudent.problems.problem import Problem, box
 
-__all__ = ["problem"]
-
 NUM_EVENTS = 20
 LOW, HIGH = 0.25, 2.0
 BEAM_ENERGY, BOSON_MASS = 40.0, 90.0
@@ -48,7 +46,7 @@ NUM_NODES = 64
 
 
 def acceptance(cosine: Tensor, theta: Tensor) -> Tensor:
-    """How likely ``cosine`` is to be kept: below 0 means never, above 1 always."""
+    """The probability that ``cosine`` is kept, where below 0 means never and above 1 always."""
     asymmetry = ASYMMETRY * theta
     peak = (2 - asymmetry) / AREA
     return (1 + cosine * (cosine + asymmetry)) / (AREA * peak.square())

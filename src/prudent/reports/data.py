@@ -4,102 +4,89 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent.history import PANELS
-from prudent.reports.figures.methods import LABELS, STYLES
-from prudent.reports.summary import Cell, Columns, by_run, records, run_verdicts, settings
+from prudent.reports.cells import FORMS, Cell, Columns, by_run, records
+from prudent.reports.series import Series
+from prudent.training.methods import look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from prudent.experiments import Results
 
-__all__ = ["arranged", "embedded", "page_data", "private"]
+__all__ = ["embedded", "page_data"]
 
-METRICS = (
-    "auc",
-    "auc_error",
-    "worst_shortfall",
-    "log_posterior",
-    "log_posterior_error",
-    "log_prior",
-    "information_gain",
-    "information_gain_error",
-    "region_volume",
-    "num_pairs",
-    "train_seconds",
-)
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
-SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
+SYMBOLS = {
+    **{"o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond"},
+    **{"P": "cross", "X": "x", "*": "star", "p": "pentagon", "h": "hexagon", "d": "diamond-tall"},
+    **{"<": "triangle-left", ">": "triangle-right"},
+}
+# The title of a test, its axes, and where its line for exact posteriors ends on the right.
+TESTS = {
+    "sbc": ("SBC: ranks less uniform", "normalized rank", "difference", 0),
+    "tarp": ("TARP: coverage", "claimed credibility", "share inside", 1),
+}
 # Of training curves, and of ranks: more would make the page slow to load.
 MOST_NUMBERS = 500_000
 # Of curves; in a page of very many runs, as many as can be seen.
 DIGITS, FEW_DIGITS, MANY_RUNS = 6, 4, 5000
 
 
-def arranged(results: Results) -> DataFrame:
-    """The runs in the order of a page: problem, budget, method, seed."""
-    order = {name: number for number, name in enumerate(STYLES)}
-    keys = ["problem", "budget", "method", "seed", "run"]
-    return results.runs.sort_values(
-        keys,
-        key=lambda column: (
-            column.map(lambda name: (order.get(name, 99), str(name)))
-            if column.name == "method"
-            else column
-        ),
-        kind="stable",
-        ignore_index=True,
-    )
+def page_data(
+    results: Results, runs: DataFrame, cells: Sequence[Cell], single: Sequence[Cell]
+) -> dict[str, Any]:
+    """Everything that the page draws.
 
-
-def page_data(results: Results, cells: Sequence[Cell]) -> dict[str, Any]:
-    """Everything that the page draws; the runs must be arranged."""
-    rows = list(records(results.runs))
-    names = {
-        "problems": list(dict.fromkeys(_text(row.get("problem")) for row in rows)),
-        "methods": list(dict.fromkeys(_text(row.get("method")) for row in rows)),
+    Args:
+        results: The tables of curves, training and ranks.
+        runs: The arranged runs.
+        cells: The cells of the runs.
+        single: Each run as a cell of its own.
+    """
+    rows = list(records(runs))
+    names = [str(row["run"]) for row in rows]
+    problems = list(dict.fromkeys(cell.problem for cell in single))
+    series = list(dict.fromkeys(cell.series for cell in single))
+    methods = list(dict.fromkeys(one.method for one in series))
+    priors = {
+        name: [row.get("log_prior") for row in rows if row.get("problem") == name]
+        for name in problems
     }
-    own = settings(results.runs)
-    variants = list(dict.fromkeys(own))
-    verdicts = run_verdicts(results)
-    runs: dict[str, list[Any]] = {
-        "run": [_text(row["run"]) for row in rows],
-        "place": [Path(_text(row.get("path"))).name for row in rows],
-        "problem": [names["problems"].index(_text(row.get("problem"))) for row in rows],
-        "method": [names["methods"].index(_text(row.get("method"))) for row in rows],
-        "setting": [variants.index(name) for name in own],
-        "budget": [_short(row.get("budget")) for row in rows],
-        "seed": [_short(row.get("seed")) for row in rows],
-        "state": [_text(row["state"]) for row in rows],
-        "error": [private(row.get("error"), row["state"]) for row in rows],
-        "kind": [verdicts[row["run"]].kind if row["run"] in verdicts else None for row in rows],
-        "words": [verdicts[row["run"]].text if row["run"] in verdicts else None for row in rows],
-    }
-    runs |= {name: [_short(row.get(name)) for row in rows] for name in METRICS}
+    digits = DIGITS if len(rows) <= MANY_RUNS else FEW_DIGITS
+    curves = [cell.curve or {} for cell in single]
     return {
-        "problems": names["problems"],
-        "methods": [_method(name) for name in names["methods"]],
-        "settings": variants,
-        "runs": runs,
-        "cells": [
-            [
-                names["problems"].index(cell.problem),
-                cell.budget,
-                names["methods"].index(cell.method),
-                variants.index(cell.setting),
-                cell.kind,
-                cell.verdict.text,
-            ]
-            for cell in cells
+        "problems": problems,
+        "priors": [_mean(priors[name]) for name in problems],
+        "methods": [
+            {"name": name, "label": look(name).label, "color": look(name).color}
+            for name in methods
         ],
-        "coverage": _coverage(results.curves, runs["run"]),
-        "history": _history(results.history, runs["run"]),
-        "ranks": _ranks(results.ranks, runs["run"]),
+        "series": [_look(one, methods) for one in series],
+        "cells": _table(cells, problems, series),
+        "runs": {
+            **_table(single, problems, series),
+            "run": names,
+            "place": [Path(str(row.get("path") or "?")).name for row in rows],
+            "seed": [_short(row.get("seed")) for row in rows],
+        },
+        "coverage": {
+            "levels": next((_numbers(curve["levels"]) for curve in curves if curve), []),
+            "curve": [_numbers(curve.get("curve", ()), digits) for curve in curves],
+            "lower": [_numbers(curve.get("lower", ()), digits) for curve in curves],
+            "upper": [_numbers(curve.get("upper", ()), digits) for curve in curves],
+            "mean": [
+                _numbers(cell.curve["curve"], digits) if cell.curve and cell.num_done > 1 else None
+                for cell in cells
+            ],
+        },
+        "history": _history(results.history, names),
+        "ranks": _ranks(results.ranks, names),
+        "tests": TESTS,
         "panels": PANELS,
     }
 
@@ -110,43 +97,45 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def private(error: object, state: str = "failed") -> str | None:
-    """The reason of a run without what is nobody's business: home, host, absolute paths."""
-    if not isinstance(error, str):
-        return None
-    if state == "running":
-        progress = re.search(r"epoch \d+ of \d+", error)
-        return progress[0] if progress else None
-    text = error.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
-    return re.sub(r"/(?:home|Users|root)/[^/\s'\"`]+", "~", text)
-
-
-def _method(name: str) -> dict[str, str]:
-    colour, line, marker = STYLES.get(name, ("#767676", ":", "x"))
+def _look(one: Series, methods: Sequence[str]) -> dict[str, Any]:
     return {
-        "name": name,
-        "label": LABELS.get(name, name),
-        "colour": colour,
-        "dash": DASHES.get(line, "solid"),
-        "symbol": SYMBOLS.get(marker, "cross"),
+        "name": one.name,
+        "method": methods.index(one.method),
+        "setting": one.setting,
+        "color": one.color,
+        "dash": DASHES[one.line["linestyle"]],
+        "symbol": SYMBOLS.get(one.line["marker"], "x"),
     }
 
 
-def _coverage(curves: DataFrame, order: Sequence[str]) -> dict[str, Any]:
-    groups = by_run(curves)
-    digits = DIGITS if len(order) <= MANY_RUNS else FEW_DIGITS
-    first = next(iter(groups.values()), {"level": ()})
+def _table(
+    cells: Sequence[Cell], problems: Sequence[str], series: Sequence[Series]
+) -> dict[str, Any]:
+    """The columns of some cells; means are there as numbers, to sort and draw, and as text."""
+    values = {
+        key: {
+            "mean": [_short(cell.estimates[key].mean) for cell in cells],
+            "error": [_short(cell.estimates[key].error) for cell in cells],
+            "text": [cell.text(key) for cell in cells],
+            "few": {at: note for at, cell in enumerate(cells) if (note := cell.few(key))},
+        }
+        for key in FORMS
+    }
     return {
-        "levels": _numbers(first["level"]),
-        **{
-            name: [_numbers(groups[run][name], digits) if run in groups else None for run in order]
-            for name in ("coverage", "lower", "upper")
-        },
+        "problem": [problems.index(cell.problem) for cell in cells],
+        "budget": [cell.budget or None for cell in cells],
+        "series": [series.index(cell.series) for cell in cells],
+        "members": [cell.places for cell in cells],
+        "kind": [cell.verdict.kind for cell in cells],
+        "evidence": [cell.evidence for cell in cells],
+        "done": [cell.num_done for cell in cells],
+        "pairs": [cell.num_pairs for cell in cells],
+        "values": values,
     }
 
 
 def _history(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
-    """Training curves by run and member; with very many numbers only every n-th epoch."""
+    """Training curves by run and member; with very many numbers only one epoch in n."""
     drawn = [*PANELS, *(f"validation_{name}" for name in PANELS)]
     columns = [name for name in drawn if name in table and table[name].notna().any()]
     step = max(1, math.ceil(len(table) * len(columns) / MOST_NUMBERS))
@@ -165,16 +154,14 @@ def _history(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
         }
 
     found = [
-        {"members": [member(rows) for rows in _split(groups[run], "member")]}
-        if run in groups
-        else None
+        [member(rows) for rows in _split(groups[run], "member")] if run in groups else None
         for run in order
     ]
     return {"step": step, "runs": found}
 
 
 def _ranks(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
-    """SBC and TARP by run, test and parameter; levels and bands that agree are kept once."""
+    """The curves of tests by run and parameter; levels and bands that agree are kept once."""
     step = max(1, math.ceil(len(table) / MOST_NUMBERS))
     groups = by_run(table)
     shared: dict[tuple[float | None, ...], int] = {}
@@ -182,8 +169,8 @@ def _ranks(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
     def line(rows: Columns) -> dict[str, Any]:
         bands = {name: tuple(_numbers(rows[name][::step])) for name in ("level", "lower", "upper")}
         return {
-            "test": _text(rows["test"][0]),
-            "parameter": _text(rows["parameter"][0]),
+            "test": str(rows["test"][0]),
+            "parameter": str(rows["parameter"][0]),
             "p": _short(rows["p_value"][0]),
             "value": _numbers(rows["value"][::step]),
             **{name: shared.setdefault(values, len(shared)) for name, values in bands.items()},
@@ -205,6 +192,11 @@ def _split(columns: Columns, *names: str) -> list[Columns]:
     return [{name: values[mask] for name, values in columns.items()} for mask in masks]
 
 
+def _mean(values: Iterable[Any]) -> float | None:
+    known = [value for value in values if isinstance(value, int | float)]
+    return _short(sum(known) / len(known)) if known else None
+
+
 def _numbers(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
     return [_short(value, digits) for value in values]
 
@@ -218,7 +210,3 @@ def _short(value: Any, digits: int = DIGITS) -> float | None:
         return None
     rounded = float(f"{number:.{digits}g}") if abs(number) < 1e15 and number % 1 else number
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else "?"

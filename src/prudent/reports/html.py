@@ -7,14 +7,11 @@ into it here, by their hashes, so that no text from a store can become code.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import os
 import re
-from html import escape
 from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 from prudent._extras import require
@@ -23,8 +20,10 @@ from prudent.errors import InputError
 from prudent.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from prudent.experiments import Results
-    from prudent.reports.summary import Cell
+    from prudent.reports.cells import Cell
 
 __all__ = ["write_report"]
 
@@ -40,12 +39,13 @@ def write_report(
     """Write the report of a store to one file.
 
     Args:
-        results: From :func:`prudent.experiments.load_results`.
+        results: The results from :func:`prudent.experiments.load_results`.
         path: The file, replaced in one step.
         directory: Where the runs are, for the title and the commands that repeat it. Of an
             absolute path the page shows the last part only: the rest can tell who one is.
     """
     require("pandas", "report", "reports")
+    require("jinja2", "report", "reports")
     require("matplotlib", "report", "figures")
     if results.runs.empty:
         raise InputError("there are no runs to report. Make some with: prudent demo")
@@ -58,69 +58,62 @@ def _public(directory: Path) -> str:
 
 
 def _page(results: Results, name: str) -> str:
-    from prudent.reports import background, parts, sentences
-    from prudent.reports.data import arranged, embedded, page_data
-    from prudent.reports.summary import cells
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
 
-    results = dataclasses.replace(results, runs=arranged(results))
-    found = cells(results)
-    cases = sentences.cases(found)
-    data = page_data(results, found)
-    data["columns"] = [[key, title] for key, title, _ in parts.COLUMNS]
-    data["most_panels"] = MOST_PANELS
-    figure, figure_note = _static_figure(results, found)
-    library = _read("vendor/plotly-basic.min.js")
-    script = _script()
-    step = data["history"]["step"]
-    return Template(_read("templates/report.html")).substitute(
+    from prudent.reports.cells import arranged, cells
+    from prudent.reports.data import embedded, page_data
+    from prudent.reports.page import COLUMNS, SIGNS, contents
+
+    runs = arranged(results.runs)
+    found, single = (cells(runs, results.curves, one_each=each) for each in (False, True))
+    data = page_data(results, runs, found, single)
+    data |= {"columns": COLUMNS, "signs": SIGNS, "most_panels": MOST_PANELS}
+    figure, note = _static_figure(results, found)
+    library, script = _read("vendor/plotly-basic.min.js"), _script()
+    text = _read("templates/report.html")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(text).render(
+        **contents(runs, found, name),
         policy=_policy(library, script),
-        title=escape(f"{name}: which posterior can you trust?"),
-        style=_read("templates/report.css"),
-        subtitle=escape(parts.subtitle(results)),
-        snapshot=parts.snapshot(results),
-        headline=escape(sentences.headline(cases)),
-        answer=parts.answer(cases),
-        problem_options=parts.options(data["problems"]),
-        budget_options=parts.options(sorted({b for b in data["runs"]["budget"] if b}), ","),
-        seed_options=parts.options(sorted({s for s in data["runs"]["seed"] if s is not None})),
-        method_boxes=parts.method_boxes(data["methods"]),
-        description=escape(" ".join(f"{c.name}, {c.verdict}." for c in found[:MOST_PANELS])),
-        figure=figure,
-        figure_note=escape(figure_note),
-        table_head=parts.table_head(),
-        table_rows=parts.table_rows(found),
-        thinned=f" Of these many runs every {step}-th epoch is drawn." if step > 1 else "",
-        unfinished=background.unfinished(results),
-        made=background.made(results, name),
+        style=Markup(_read("templates/report.css")),
+        problems=data["problems"],
+        methods=data["methods"],
+        budgets=sorted({budget for budget in data["runs"]["budget"] if budget}),
+        seeds=sorted({seed for seed in data["runs"]["seed"] if seed is not None}),
+        description=" ".join(f"{cell.name}, {cell.verdict}." for cell in found[:MOST_PANELS]),
+        figure=Markup(figure),
+        note=note,
+        step=data["history"]["step"],
         version=__version__,
-        data=embedded(data),
-        library=library,
-        script=script,
+        data=Markup(embedded(data)),
+        library=Markup(library),
+        script=Markup(script),
     )
 
 
-def _static_figure(results: Results, found: list[Cell]) -> tuple[str, str]:
+def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
     """Coverage as SVG for readers without JavaScript, and a note on what is left out."""
-    from prudent.reports.figures import draw, svg
+    from prudent.reports.figures.coverage import coverage
+    from prudent.reports.figures.registry import with_runs
+    from prudent.reports.figures.saving import svg
 
-    done = [cell for cell in found if cell.num_done]
-    if not done:
+    every = sorted({(cell.problem, cell.budget) for cell in found if cell.num_done})
+    if not every:
         return "", "No run is finished yet."
-    every = sorted({(cell.problem, cell.budget) for cell in done})
     shown = every
     if len(every) > MOST_PANELS:
         smallest = {problem: budget for problem, budget in reversed(every)}
         shown = sorted(smallest.items())[:MOST_PANELS]
-    kept = {}
-    for table in ("runs", "curves"):
-        frame = getattr(results, table)
-        places = list(zip(frame["problem"], frame["budget"], strict=True))
-        kept[table] = frame[[place in shown for place in places]]
     left = len(every) - len(shown)
     note = (
         f"{left} more combinations of problem and budget are in the table below." if left else ""
     )
-    drawn = svg(draw("coverage", dataclasses.replace(results, **kept)), "main-")
+    table = with_runs(results)
+    places = zip(table["problem"], table["budget"], strict=True)
+    drawn = svg(coverage(table[[place in shown for place in places]]), "main-")
     return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note
 
 

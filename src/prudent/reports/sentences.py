@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prudent.reports.summary import Cell, Estimate
-from prudent.reports.tables import duration
+from prudent.reports.cells import Cell
+from prudent.reports.numbers import Estimate
 
-__all__ = ["Case", "cases", "case_sentence", "headline", "number"]
+__all__ = ["Case", "case_sentence", "cases", "headline"]
 
 # A sentence that names more methods than this is no longer one.
 MOST_NAMES = 6
@@ -19,9 +19,9 @@ class Case:
     """What a user has: a problem and a budget.
 
     Args:
-        problem: Its name.
-        budget: Simulations.
-        cells: The methods that were tried.
+        problem: The name of the problem.
+        budget: The number of simulations.
+        cells: The cells of the methods that were tried.
     """
 
     problem: str
@@ -29,9 +29,14 @@ class Case:
     cells: tuple[Cell, ...]
 
     @property
+    def num_short(self) -> int:
+        """The number of cells that are over-confident."""
+        return sum(cell.verdict.kind == "over-confident" for cell in self.cells)
+
+    @property
     def best(self) -> Cell | None:
         """The sharpest cell that can be trusted."""
-        known = [c for c in self.cells if c.trusted and sharpness(c).mean is not None]
+        known = [c for c in self.cells if c.verdict.trusted and sharpness(c).mean is not None]
         return max(known, key=lambda cell: sharpness(cell).mean or 0.0, default=None)
 
 
@@ -44,37 +49,25 @@ def cases(cells: Iterable[Cell]) -> list[Case]:
 
 
 def sharpness(cell: Cell) -> Estimate:
-    """What says how sharp it is: information gain, or the log posterior of older runs."""
+    """The information gain, which says how sharp a cell is, or the log posterior of older runs."""
     gain = cell.estimates["information_gain"]
     return gain if gain.mean is not None else cell.estimates["log_posterior"]
 
 
-def number(estimate: Estimate, form: str) -> str:
-    """A mean with its uncertainty.
-
-    >>> number(Estimate(1.234, 0.05, 3), ".2f")
-    '1.23 ± 0.05'
-    """
-    if estimate.mean is None:
-        return "not finite"
-    mean = format(estimate.mean, form)
-    return mean if estimate.error is None else f"{mean} ± {estimate.error:{form.lstrip('+')}}"
-
-
 def cost(cell: Cell) -> str:
-    """Gain and time of a cell."""
-    seconds = cell.estimates["train_seconds"].mean
-    time = "" if seconds is None else f", {duration(seconds)} to train"
+    """The gain of a cell and its time."""
+    known = cell.estimates["train_seconds"].number > 0
+    time = f", {cell.text('train_seconds')} to train" if known else ""
     gained = cell.estimates["information_gain"]
     if gained.mean is None:
-        return f"log posterior {number(cell.estimates['log_posterior'], '.2f')}{time}"
-    return f"information gain {number(gained, '.2f')} nats{time}"
+        return f"log posterior {cell.text('log_posterior')}{time}"
+    return f"information gain {cell.text('information_gain')} nats{time}"
 
 
 def case_sentence(case: Case) -> str:
     """Which methods can be trusted in this case, the sharpest of them and its cost."""
     place = f"{case.problem} with {case.budget:,} simulations"
-    safe = [cell.name for cell in case.cells if cell.trusted]
+    safe = [cell.name for cell in case.cells if cell.verdict.trusted]
     if not safe:
         answer = "no method is known not to be over-confident"
     elif len(safe) == 1:
@@ -82,7 +75,7 @@ def case_sentence(case: Case) -> str:
     else:
         answer = f"{_listing(safe)} are not over-confident"
     if case.best is not None:
-        useless = ", no more than the prior" if case.best.kind == "uninformative" else ""
+        useless = ", no more than the prior" if case.best.verdict.kind == "uninformative" else ""
         sharpest = "" if len(safe) == 1 else f"; the sharpest of these is {case.best.name}"
         answer += f"{sharpest} ({cost(case.best)}{useless})"
     return f"On {place}, {answer}{_rest(case)}."
@@ -97,21 +90,21 @@ def _rest(case: Case) -> str:
     }
     parts = []
     for kind, (one, several) in reasons.items():
-        names = [cell.name for cell in case.cells if cell.kind == kind]
+        names = [cell.name for cell in case.cells if cell.verdict.kind == kind]
         if names:
             parts.append(f"{_listing(names)} {one if len(names) == 1 else several}")
     return "".join(f"; {part}" for part in parts)
 
 
 def headline(found: Sequence[Case]) -> str:
-    """The verdict in one sentence."""
+    """The answer of the whole report in one sentence."""
     if not any(cell.num_done for case in found for cell in case.cells):
         return "No run is finished yet, so nothing is known about any method."
     if len(found) == 1:
         return case_sentence(found[0])
     names = list(dict.fromkeys(cell.name for case in found for cell in case.cells))
     tried = {n: [c for case in found for c in case.cells if c.name == n] for n in names}
-    safe = {n: sum(cell.trusted for cell in own) for n, own in tried.items()}
+    safe = {n: sum(cell.verdict.trusted for cell in own) for n, own in tried.items()}
     ranking = sorted(names, key=lambda n: -safe[n] / len(tried[n]))
     first, *others = ranking[:MOST_NAMES]
     sentence = f"{first} is not over-confident in {safe[first]} of {len(tried[first])} cases"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prudent.experiments.store import Run
+from prudent.reports.numbers import number
 
-__all__ = ["COLUMNS", "duration", "rows", "text"]
+__all__ = ["COLUMNS", "rows", "text"]
 
 COLUMNS = (
     "problem",
@@ -30,13 +31,13 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
             run.config.method,
             f"{run.config.budget:,}",
             str(run.config.seed),
-            _number(run.metrics.get("auc"), "+.3f"),
-            _number(run.metrics.get("worst_shortfall"), ".3f"),
-            f"{_number(run.metrics.get('log_posterior'), '.2f')} ± "
-            f"{_number(run.metrics.get('log_posterior_error'), '.2f')}",
-            _number(run.metrics.get("log_prior"), ".2f"),
+            number(run.metrics.get("auc"), "+.3f"),
+            number(run.metrics.get("worst_shortfall"), ".3f"),
+            f"{number(run.metrics.get('log_posterior'), '.2f')} ± "
+            f"{number(run.metrics.get('log_posterior_error'), '.2f')}",
+            number(run.metrics.get("log_prior"), ".2f"),
             f"{run.metrics['num_pairs']:,}",
-            duration(run.timing["seconds"]["train"]),
+            number(run.timing["seconds"]["train"], "s"),
         ]
         for run in runs
     ]
@@ -57,23 +58,3 @@ def text(runs: Sequence[Run], width: int = 100) -> str:
         for row in table
     ]
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> duration(0.4), duration(42.4), duration(200), duration(5400)
-    ('0.4 s', '42 s', '3 min 20 s', '1 h 30 min')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _number(value: object, form: str) -> str:
-    return format(value, form) if isinstance(value, int | float) else "-"

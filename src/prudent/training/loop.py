@@ -23,8 +23,6 @@ from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
 from prudent.training.state import TrainingState
 
-__all__ = ["train"]
-
 # The share of an epoch's steps that may be skipped because something was not finite.
 MAX_SKIPPED = 0.05
 # Validation pairs at a time; the coverage penalty wants many.
@@ -51,14 +49,14 @@ def train(
     draws, and the largest shortfall of coverage on the validation pairs.
 
     Args:
-        estimator: Adapted to the pairs already.
-        objective: What to minimize.
-        training: Pairs to learn from.
-        validation: Pairs to select the epoch and to lower the learning rate by.
+        estimator: An estimator that is adapted to the pairs already.
+        objective: The objective to minimize.
+        training: The pairs to learn from.
+        validation: The pairs by which the epoch is selected and the learning rate lowered.
         options: The settings of the training.
         seed: The seed of the batches and of the draws inside the objective.
         progress: None for a bar on terminals, True, False, or a function of each history row.
-        checkpoints: Where to keep the state, and to continue from.
+        checkpoints: The checkpoints to write, and to continue from.
         title: The title of the progress bar.
     """
     if options.batch_size > len(training):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from prudent.training.objectives import WeightedSum
     from prudent.training.options import Options
 
-__all__ = ["METHODS", "Look", "Method", "canonical", "get", "look", "names", "position"]
-
 
 class Look(NamedTuple):
     """The way a method is shown.
@@ -88,30 +86,18 @@ class Method:
 
 # Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.
 METHODS = {
-    "nre": Method(
-        "nre", "bce", None, 0.0, "ratio estimation, no regularizer",
-        Look("NRE", "#0072B2", "-", "o"),
-    ),
-    "bnre": Method(
-        "nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
-        Look("BNRE", "#E69F00", "--", "s"),
-    ),
-    "calnre": Method(
-        "nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
-        Look("CalNRE", "#009E73", "-", "^"),
-    ),
-    "npe": Method(
-        "npe", "nll", None, 0.0, "posterior flow, no regularizer",
-        Look("NPE", "#CC79A7", "-", "D"),
-    ),
-    "bnpe": Method(
-        "npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
-        Look("BNPE", "#D55E00", "--", "v"),
-    ),
-    "calnpe": Method(
-        "npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
-        Look("CalNPE", "#56B4E9", "-", "P"),
-    ),
+    "nre": Method("nre", "bce", None, 0.0, "ratio estimation, no regularizer",
+        Look("NRE", "#0072B2", "-", "o")),
+    "bnre": Method("nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
+        Look("BNRE", "#E69F00", "--", "s")),
+    "calnre": Method("nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
+        Look("CalNRE", "#009E73", "-", "^")),
+    "npe": Method("npe", "nll", None, 0.0, "posterior flow, no regularizer",
+        Look("NPE", "#CC79A7", "-", "D")),
+    "bnpe": Method("npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
+        Look("BNPE", "#D55E00", "--", "v")),
+    "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
+        Look("CalNPE", "#56B4E9", "-", "P")),
 }  # fmt: skip
 # The looks of methods that have none, in turn.
 SPARE = (

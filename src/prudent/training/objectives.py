@@ -32,8 +32,6 @@ from prudent.errors import InputError
 from prudent.estimators.priors import check_prior, log_prior, support_box
 from prudent.training.options import Options
 
-__all__ = ["WeightedSum", "balance", "bce", "make_term", "nll", "weighted_sum"]
-
 # Prior draws that a proposal must be able to make.
 NUM_CHECKED = 4096
 

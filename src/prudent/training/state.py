@@ -15,14 +15,12 @@ from prudent.estimators import NeuralEstimator
 from prudent.history import History
 from prudent.training.options import Options
 
-__all__ = ["TrainingState"]
-
 
 class TrainingState:
     """Weights, optimizer, schedule, random states, and the best epoch so far.
 
     Args:
-        estimator: The network.
+        estimator: The network to train.
         options: The settings of the training.
         seed: The seed of the order of batches.
     """
@@ -39,7 +37,7 @@ class TrainingState:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.estimator.parameters()).device
 
     @property
@@ -56,7 +54,7 @@ class TrainingState:
         return impatient or self.epoch >= self.options.epochs
 
     def end_epoch(self, loss: float) -> bool:
-        """Count an epoch by its validation loss; whether it is the best so far."""
+        """Count an epoch, and return whether its validation loss is the best so far."""
         self.epoch += 1
         better = loss < self.best_loss
         if better:
@@ -118,7 +116,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _without_infinity(value: Any) -> Any:
-    """JSON has no infinity, which schedules start from."""
+    """Write infinity, from which schedules start, as JSON can hold it."""
     if isinstance(value, dict):
         return {key: _without_infinity(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -124,7 +124,7 @@ def peak_time(spectrum, frequencies):
     return position / SAMPLE_RATE
 
 
-def antenna(response, sky, polarisation):
+def antenna(response, sky, polarization):
     """F_plus and F_cross for a source in the direction (longitude, latitude)."""
     longitude, latitude = sky
     east = np.array([-np.sin(longitude), np.cos(longitude), 0.0])
@@ -135,8 +135,8 @@ def antenna(response, sky, polarisation):
             np.cos(latitude),
         ]
     )
-    x = np.cos(polarisation) * east + np.sin(polarisation) * north
-    y = -np.sin(polarisation) * east + np.cos(polarisation) * north
+    x = np.cos(polarization) * east + np.sin(polarization) * north
+    y = -np.sin(polarization) * east + np.cos(polarization) * north
     return x @ response @ x - y @ response @ y, x @ response @ y + y @ response @ x
 
 
@@ -161,7 +161,7 @@ def draw_source(rng):
         "distance": rng.uniform(10.0**3, 1000.0**3) ** (1 / 3),
         "phase": rng.uniform(0, 2 * np.pi),
         "cos_inclination": rng.uniform(-1, 1),
-        "polarisation": rng.uniform(0, 2 * np.pi),
+        "polarization": rng.uniform(0, 2 * np.pi),
         "sky": (rng.uniform(0, 2 * np.pi), np.arcsin(rng.uniform(-1, 1))),
     }
 
@@ -177,7 +177,7 @@ def spectra(theta, source):
     cross = 1j * h * source["cos_inclination"]
     both = []
     for response, late in ((H1_RESPONSE, 0.0), (L1_RESPONSE, delay(source["sky"]))):
-        f_plus, f_cross = antenna(response, source["sky"], source["polarisation"])
+        f_plus, f_cross = antenna(response, source["sky"], source["polarization"])
         shift = np.exp(-2j * np.pi * frequencies * (start + late))
         both.append((f_plus * plus + f_cross * cross) * shift)
     return frequencies, np.array(both)

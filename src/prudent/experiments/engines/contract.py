@@ -33,13 +33,13 @@ class Engine(Protocol):
 
     @property
     def capacity(self) -> int:
-        """So many calls at once."""
+        """The number of calls that can run at once."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call; its error can be :class:`WorkerDied` or :class:`EngineLost`."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Progress that workers told since the last time."""
+        """Rows of progress that workers sent since the last call."""
 
     def abandon(self, future: Future[Any]) -> None:
         """End the process of one call, whose result nobody waits for any more."""

@@ -76,7 +76,7 @@ class Dask:
 
     @property
     def capacity(self) -> int:
-        """The workers that are there now, at least one: the first may still be on its way."""
+        """The number of workers now, at least one: the first may still be on its way."""
         now = time.monotonic()
         if now - self._capacity[0] > CAPACITY_SECONDS:
             with _lost():
@@ -149,10 +149,10 @@ def connect(address: str) -> Dask:
     """
     if not ADDRESS.fullmatch(address):
         raise InputError(f"{address!r} is not an address, such as tcp://10.0.0.1:8786.")
-    client_class = _import_dask().Client
+    distributed = require("distributed", "dask", "the engine dask")
     quiet_dask()
     try:
-        client = client_class(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
             f"no Dask scheduler answers at {address}: {error}. Start one with `dask scheduler`, "
@@ -170,7 +170,7 @@ def local_cluster(workers: int, scratch: Path) -> Dask:
         workers: Processes of one thread each.
         scratch: A directory for files of Dask.
     """
-    distributed = _import_dask()
+    distributed = require("distributed", "dask", "the engine dask")
     quiet_dask()
     with settings():
         # Without TLS every user of this machine could send code to the workers.
@@ -194,15 +194,8 @@ def quiet_dask() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _import_dask() -> Any:
-    require("distributed", "dask", "the engine dask")
-    import distributed
-
-    return distributed
-
-
 def settings() -> Any:
-    """No web pages, and as many deaths as elsewhere."""
+    """Settings of Dask: no web pages, and as many deaths of workers as with other engines."""
     import dask
 
     return dask.config.set(

@@ -1,7 +1,7 @@
 """Processes on this machine, one pool per worker.
 
-A pool whose only process dies is broken, so of several
-processes in one pool all would lose their runs, and nobody could tell which run was to blame.
+A pool one of whose processes dies is broken: of several processes in one pool all would lose their
+runs, and nobody could tell which run was to blame.
 
 Two processes of one thread finish sooner than one of two, and a core that others use slows one of
 them instead of both.
@@ -84,11 +84,14 @@ class _Slot:
     """A pool of one process, made anew when that process died."""
 
     def __init__(self) -> None:
-        self.idle = True
         self.future: Future[Any] | None = None
         self._pool: ProcessPoolExecutor | None = None
         self._rows: Any = None
         self._process: Any = None
+
+    @property
+    def idle(self) -> bool:
+        return self.future is None or self.future.done()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         self.future = outer = Future[Any]()
@@ -96,11 +99,10 @@ class _Slot:
             inner = self._begin(function, *arguments)
         except (BrokenProcessPool, BrokenPipeError):
             # It died at the start, or while it had nothing to do.
-            reason = self._epitaph()
+            reason = self._exit_reason()
             self.kill()
             outer.set_exception(WorkerDied(reason))
             return outer
-        self.idle = False
         inner.add_done_callback(lambda future: self._finish(future, outer))
         return outer
 
@@ -118,19 +120,17 @@ class _Slot:
                 self._process = next(iter(set(multiprocessing.active_children()) - others), None)
 
     def _finish(self, inner: Future[Any], outer: Future[Any]) -> None:
-        error = None if inner.cancelled() else inner.exception()
-        if isinstance(error, BrokenProcessPool):
-            error = WorkerDied(self._epitaph())
-            self._pool = None
-        self.idle = True
         if inner.cancelled():
             outer.cancel()
+        elif isinstance(error := inner.exception(), BrokenProcessPool):
+            self._pool = None
+            outer.set_exception(WorkerDied(self._exit_reason()))
         elif error is not None:
             outer.set_exception(error)
         else:
             outer.set_result(inner.result())
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         if self._process is not None:
             self._process.join(1.0)
         code = None if self._process is None else self._process.exitcode

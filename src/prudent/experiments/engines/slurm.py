@@ -122,14 +122,13 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
         workers: Processes, in as many jobs as that takes.
         scratch: A directory that all machines share, for certificates and logs.
     """
-    require("dask_jobqueue", "slurm", "Slurm jobs")
+    jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
     if shutil.which("sbatch") is None:
         raise InputError(
             "there is no `sbatch` here. Run this where jobs are submitted, or write a job with "
             "--print-script."
         )
     import distributed
-    from dask_jobqueue.slurm import SLURMCluster
 
     from prudent.experiments.engines.dask import Dask, quiet_dask, settings
 
@@ -143,7 +142,7 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
         )
     scratch.mkdir(parents=True, exist_ok=True)
     with settings():
-        cluster = SLURMCluster(
+        cluster = jobqueue.SLURMCluster(
             **job.arguments(scratch),
             protocol="tls://",
             security=distributed.Security.temporary(),
@@ -163,10 +162,8 @@ def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str
         directory: Where to run it.
         logs: Where Slurm writes what it says.
     """
-    require("dask_jobqueue", "slurm", "Slurm jobs")
-    from dask_jobqueue.slurm import SLURMJob
-
-    made = SLURMJob(scheduler="", name="", **job.arguments(logs))
+    jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
+    made = jobqueue.SLURMJob(scheduler="", name="", **job.arguments(logs))
     lines = ["#!/usr/bin/env bash", str(made.job_header), f"cd {shlex.quote(str(directory))}"]
     lines += ["export OMP_NUM_THREADS=1", *job.prologue, f"exec {shlex.join(command)}"]
     return "\n".join(lines) + "\n"

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach
-from prudent.reports.figures.methods import LABELS as LABELS
-from prudent.reports.figures.methods import STYLES as STYLES
 
 if TYPE_CHECKING:
     from prudent.reports.figures.registry import FIGURES as FIGURES

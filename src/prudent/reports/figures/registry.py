@@ -16,19 +16,18 @@ from prudent.errors import unknown_name
 from prudent.experiments.results import Results
 from prudent.reports.figures import (
     budgets,
-    checks,
-    cost,
-    curves,
-    example,
-    posteriors,
-    settings,
-    training,
+    corner,
+    coverage,
+    intuition,
+    one_run,
+    overhead,
+    sensitivity,
 )
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FIGURES", "Entry", "draw", "get", "names"]
+__all__ = ["FIGURES", "Entry", "draw", "get", "names", "with_runs"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class Entry:
     """A figure.
 
     Args:
-        name: Of the figure and its file.
-        function: From the table, if any, to the figure.
-        table: A field of :class:`prudent.experiments.Results`, or None if nothing is read.
-        question: What it answers.
-        reading: How to read it.
+        name: The name of the figure and its file.
+        function: The function from the table, if any, to the figure.
+        table: A table of :class:`prudent.experiments.Results`, or None if nothing is read.
+        question: The question that the figure answers.
+        reading: How to read the figure.
     """
 
     name: str
@@ -53,7 +52,7 @@ class Entry:
 _ENTRIES = (
     Entry(
         "coverage",
-        curves.coverage,
+        coverage.coverage,
         "curves",
         "Do regions of every credibility level hold the truth as often as they say?",
         "On the diagonal is calibrated, above it is cautious, below it is over-confident.",
@@ -81,35 +80,35 @@ _ENTRIES = (
     ),
     Entry(
         "overhead",
-        cost.overhead,
+        overhead.overhead,
         "runs",
         "How much longer does training take with the penalty?",
         "1 means as long as without it; the number of draws L is the price.",
     ),
     Entry(
         "sensitivity_weight",
-        settings.sensitivity_weight,
+        sensitivity.sensitivity_weight,
         "curves",
         "How does the weight of the penalty change coverage and log posterior?",
         "Take the smallest weight whose AUC is not below zero: more costs log posterior.",
     ),
     Entry(
         "sensitivity_samples",
-        settings.sensitivity_samples,
+        sensitivity.sensitivity_samples,
         "curves",
         "How many draws does the penalty need?",
         "With more draws the curve should come nearer to the diagonal, and log posterior rise.",
     ),
     Entry(
         "run_coverage",
-        curves.run_coverage,
+        one_run.run_coverage,
         "curves",
         "Is this one posterior honest, given how many test pairs there were?",
         "Where the whole band lies below the diagonal, the posterior is over-confident.",
     ),
     Entry(
         "sbc",
-        checks.sbc,
+        one_run.sbc,
         "ranks",
         "Which parameter has wrong ranks, and is it shifted, too narrow or too wide?",
         "Inside the grey band is fine. Up on the left and down on the right is too narrow, the "
@@ -117,21 +116,21 @@ _ENTRIES = (
     ),
     Entry(
         "tarp",
-        checks.tarp,
+        one_run.tarp,
         "ranks",
         "Is the posterior right in all parameters together?",
         "Inside the grey band is fine; an S or a bow outside it is a defect.",
     ),
     Entry(
         "corner",
-        posteriors.corner,
+        corner.corner,
         "draws",
         "What does a posterior look like?",
         "The truth should lie where there is mass; dashed lines are the exact posterior.",
     ),
     Entry(
         "history",
-        training.history,
+        one_run.history,
         "history",
         "Did training converge, and did it learn by heart?",
         "Validation that rises while training falls is learning by heart; the kept epoch is "
@@ -139,7 +138,7 @@ _ENTRIES = (
     ),
     Entry(
         "intuition",
-        example.intuition,
+        intuition.intuition,
         None,
         "What is coverage?",
         "The region of the narrow approximation misses truths that lie beside it.",
@@ -166,16 +165,16 @@ def draw(name: str, results: Results, **options: Any) -> Figure:
     Args:
         name: See :func:`names`.
         results: See :func:`prudent.experiments.load_results`.
-        **options: Of the figure's function, such as ``run``.
+        **options: Options of the figure's function, such as ``run``.
     """
     entry = get(name)
     if entry.table is None:
         return entry.function(**options)
-    table = _with_runs(results) if entry.table == "curves" else getattr(results, entry.table)
+    table = with_runs(results) if entry.table == "curves" else results.table(entry.table)
     return entry.function(table, **options)
 
 
-def _with_runs(results: Results) -> DataFrame:
+def with_runs(results: Results) -> DataFrame:
     """The curves beside the settings and metrics of their runs; those not done have no curve."""
     own = [name for name in results.curves if name not in results.runs or name == "run"]
     return results.runs.merge(results.curves[own], on="run", how="left")

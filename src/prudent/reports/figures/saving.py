@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from prudent._files import write_atomic
+from prudent._plots import themed
 from prudent.errors import InputError
-from prudent.reports.figures.style import themed
 
 __all__ = ["FORMATS", "png", "save", "svg"]
 
@@ -48,7 +48,7 @@ def svg(figure: Figure, prefix: str = "") -> str:
 
     Args:
         figure: The figure.
-        prefix: Of all identifiers, so that several figures can share a page.
+        prefix: The beginning of all identifiers, so that several figures can share a page.
     """
     text = _bytes(figure, "svg", 72).decode()
     text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)

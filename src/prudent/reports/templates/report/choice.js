@@ -1,4 +1,4 @@
-// What is chosen, kept in the address, and the cells of what is chosen.
+// What is chosen, kept in the address, and the rows of what is chosen.
 
 const FIELDS = ["problem", "budget", "seed", "rows", "sort", "search", "run"];
 let state = {};
@@ -25,66 +25,41 @@ function address() {
 // Typing in the search box would fill the history; all other choices can be undone by "back".
 function change(changes, { quietly = false } = {}) {
   Object.assign(state, changes);
-  if (quietly) { history.replaceState(null, "", address()); update(); } else location.hash = address();
+  if (!quietly) { location.hash = address(); return; }
+  history.replaceState(null, "", address());
+  update();
 }
 
-function chosen() {
-  return everyRun.filter((i) =>
-    (!state.problem || data.problems[runs.problem[i]] === state.problem) &&
-    (!state.budget || String(runs.budget[i]) === state.budget) &&
-    (!state.seed || String(runs.seed[i]) === state.seed) &&
-    !state.without.includes(data.methods[runs.method[i]].name));
-}
+// ---- Rows: cells, all seeds together, or single runs --------------------------------------------
 
-// ---- Cells: runs that differ by their seed ----------------------------------------------------
+const isDone = (i) => runs.done[i] > 0;
+const seriesOf = (table, i) => data.series[table.series[i]];
+const methodOf = (table, i) => data.methods[seriesOf(table, i).method];
 
-const kinds = new Map(data.cells.map((cell) => [cell.slice(0, 4).join(), { kind: cell[4], words: cell[5] }]));
-const isDone = (i) => runs.kind[i] !== null;
-const margin = (pairs) => Math.sqrt(Math.log(2 / 0.05) / (2 * pairs));
-const sum = (values) => values.reduce((a, b) => a + b, 0);
-const ERRORS = { auc: "auc_error", log_posterior: "log_posterior_error", information_gain: "information_gain_error" };
+const chosen = (table) => places(table).filter((i) =>
+  (!state.problem || data.problems[table.problem[i]] === state.problem) &&
+  (!state.budget || String(table.budget[i]) === state.budget) &&
+  (!state.seed || table !== runs || String(runs.seed[i]) === state.seed) &&
+  !state.without.includes(methodOf(table, i).name));
 
-function estimate(members, key) {
-  const finite = members.filter((i) => runs[key][i] !== null);
-  if (!finite.length) return { mean: null, error: null, number: 0 };
-  const values = finite.map((i) => runs[key][i]);
-  const mean = sum(values) / values.length;
-  let error = null;
-  if (key === "worst_shortfall") error = margin(sum(finite.map((i) => runs.num_pairs[i])));
-  else if (values.length > 1) error = Math.sqrt(sum(values.map((v) => (v - mean) ** 2)) / (values.length - 1) / values.length);
-  else if (ERRORS[key]) error = runs[ERRORS[key]][finite[0]];
-  return { mean, error, number: values.length };
-}
-
-function makeCell(members) {
-  const i = members[0], done = members.filter(isDone), known = {};
-  const key = [runs.problem[i], runs.budget[i], runs.method[i], runs.setting[i]].join();
-  const one = members.length === 1 && (state.seed || state.rows === "run");
-  let judged = kinds.get(key) ?? { kind: "no finished run", words: "no finished run" };
-  if (one) judged = isDone(i) ? { kind: runs.kind[i], words: runs.words[i] } : { kind: runs.state[i], words: runs.error[i] ?? runs.state[i] };
-  const method = data.methods[runs.method[i]], setting = data.settings[runs.setting[i]];
+function rowOf(table, i) {
+  const { name, setting, color, dash, symbol } = seriesOf(table, i), one = table === runs;
+  const done = table.members[i].filter(isDone);
   return {
-    members, done, key, method, setting, ...judged,
-    problem: data.problems[runs.problem[i]], budget: runs.budget[i],
-    name: setting ? `${method.label} (${setting})` : method.label,
-    series: `${runs.method[i]},${runs.setting[i]}`,
-    short: done.filter((j) => runs.kind[j] === "over-confident").length,
-    num_pairs: sum(done.map((j) => runs.num_pairs[j])),
-    get: (metric) => (known[metric] ??= estimate(done, metric)),
-    run: members.length === 1 ? runs.run[i] : "", place: members.length === 1 ? runs.place[i] : "", seed: runs.seed[i],
+    name, setting, color, dash, symbol, done, series: table.series[i], method: methodOf(table, i).name,
+    problem: data.problems[table.problem[i]], budget: table.budget[i], pairs: table.pairs[i],
+    kind: table.kind[i], evidence: table.evidence[i], seeds: table.members[i].length,
+    curve: (one ? null : data.coverage.mean[i]) ?? data.coverage.curve[done[0]],
+    seed: one ? runs.seed[i] : null, run: one ? runs.run[i] : "", place: one ? runs.place[i] : "",
+    get: (key) => {
+      const { mean, error, text, few } = table.values[key];
+      return { mean: mean[i], error: error[i], text: text[i], few: few[i] ?? "" };
+    },
   };
 }
 
-// All figures of one view share their cells.
-let shared = null;
-const chosenCells = () => (shared ??= cellsOf(chosen()));
+const runRows = () => chosen(runs).map((i) => rowOf(runs, i));
 
-function cellsOf(members, by = (i) => [runs.problem[i], runs.budget[i], runs.method[i], runs.setting[i]].join()) {
-  const groups = new Map();
-  for (const i of members) {
-    const key = by(i);
-    if (!groups.has(key)) groups.set(key, []);
-    groups.get(key).push(i);
-  }
-  return [...groups.values()].map(makeCell);
-}
+// All figures of one view share their rows. A seed that is chosen leaves one run of each cell.
+let shared = null;
+const chosenRows = () => (shared ??= state.seed ? runRows() : chosen(cells).map((i) => rowOf(cells, i)));

@@ -3,7 +3,9 @@
 const plots = new Map();
 // Named one by one, because Plotly's own list has a button that sends the figure to a server.
 const BUTTONS = ["zoomIn2d", "zoomOut2d", "resetScale2d", "zoom2d", "pan2d"];
-const CONFIG = { displaylogo: false, responsive: false, modeBarButtons: [BUTTONS], plotlyServerURL: "", typesetMath: false };
+const CONFIG = {
+  displaylogo: false, responsive: false, modeBarButtons: [BUTTONS], plotlyServerURL: "", typesetMath: false,
+};
 const watcher = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     const plot = plots.get(target);
@@ -18,7 +20,9 @@ function addPlot(node, build) {
   const bar = element("p", { className: "downloads" });
   const plot = { node, canvas, bar, build, stale: true, visible: false };
   for (const kind of ["SVG", "PNG", "CSV"]) {
-    bar.append(element("button", { type: "button", textContent: kind, title: `Download the ${kind === "CSV" ? "data" : "figure"} as ${kind}`, onclick: () => download(plot, kind.toLowerCase()) }));
+    const title = `Download the ${kind === "CSV" ? "data" : "figure"} as ${kind}`;
+    const onclick = () => download(plot, kind.toLowerCase());
+    bar.append(element("button", { type: "button", textContent: kind, title, onclick }));
   }
   node.append(canvas);
   node.after(bar);
@@ -56,7 +60,7 @@ function repaint({ all = false } = {}) {
 
 function showProblems() {
   const box = $("problems");
-  const wanted = unique(chosen().filter(isDone).map((i) => data.problems[runs.problem[i]]));
+  const wanted = unique(chosen(runs).filter(isDone).map((i) => data.problems[runs.problem[i]]));
   const present = [...box.children].map((part) => part.dataset.problem);
   if (wanted.join("\n") === present.join("\n")) return;
   for (const [node] of plots) if (box.contains(node)) { watcher.unobserve(node); plots.delete(node); }

@@ -1,13 +1,17 @@
 // Figures of all runs: coverage, trade-off, budgets.
 
+const facts = (row) => [row.problem, row.budget, row.method, row.setting, row.done.length, row.pairs];
+const FACTS = ["problem", "budget", "method", "setting", "seeds", "test_pairs"];
+const bySize = (values) => unique(values).sort((a, b) => a - b);
+
 // ---- Coverage ---------------------------------------------------------------------------------
 
-function panelsOf(cells) {
+function panelsOf(rows) {
   const found = new Map();
-  for (const cell of cells) {
-    const key = `${cell.problem}, ${whole(cell.budget)} simulations`;
-    if (!found.has(key)) found.set(key, { title: key, problem: cell.problem, budget: cell.budget, cells: [] });
-    found.get(key).cells.push(cell);
+  for (const row of rows) {
+    const title = `${row.problem}, ${whole(row.budget)} simulations`;
+    if (!found.has(title)) found.set(title, { title, problem: row.problem, rows: [] });
+    found.get(title).rows.push(row);
   }
   const all = [...found.values()];
   if (all.length <= data.most_panels) return { all, shown: all };
@@ -15,154 +19,181 @@ function panelsOf(cells) {
   return { all, shown: smallest.slice(0, data.most_panels) };
 }
 
-function meanCurve(cell) {
-  const total = cell.num_pairs;
-  return data.coverage.levels.map((_, k) => sum(cell.done.map((i) => runs.num_pairs[i] * data.coverage.coverage[i][k])) / total);
+function showNote(rows, shown, all) {
+  const notes = [], missing = rows.filter((row) => row.done.length < row.seeds);
+  if (shown < all) {
+    notes.push(`Shown: ${shown} of ${all} combinations, the smallest budget of each problem, where honesty is ` +
+      "hardest. Choose a problem or a budget above for the others.");
+  }
+  if (missing.length) {
+    const told = missing.slice(0, 4).map((row) =>
+      `${row.name} on ${row.problem} with ${whole(row.budget)}, ${row.done.length} of ${row.seeds} seeds`);
+    if (missing.length > 4) told.push(`and ${missing.length - 4} more`);
+    notes.push(`Not complete: ${told.join("; ")}. The reasons are below.`);
+  }
+  $("coverage-note").textContent = notes.join(" ");
+  $("coverage-note").hidden = !notes.length;
+}
+
+function coverageTraces(row, on) {
+  const { levels, curve, lower, upper } = data.coverage, { color, done } = row;
+  const group = { legendgroup: String(row.series), ...on }, [i] = done;
+  const seeds = done.length === 1 ? `seed ${runs.seed[i]}` : `mean of ${done.length} seeds`;
+  const thin = {
+    x: done.flatMap(() => [...levels, null]), y: done.flatMap((j) => [...curve[j], null]), mode: "lines",
+    line: { color: faint(color, 0.35), width: 1 }, hoverinfo: "skip", showlegend: false,
+  };
+  const text = row.curve.map((value, k) => `${inPlot(row.name)}, ${seeds}<br>claimed ${levels[k].toFixed(2)}, ` +
+    `contains ${value.toFixed(3)}<br>${whole(row.pairs)} test pairs`);
+  const around = done.length === 1 ? band(levels, lower[i], upper[i], faint(color, 0.2)) : thin;
+  return [{ ...group, ...around }, {
+    ...group, x: levels, y: row.curve, name: inPlot(row.name), mode: "lines+markers", hoverinfo: "text", text,
+    line: { color, dash: row.dash, width: 2 }, marker: { symbol: row.symbol, size: 6, color },
+  }];
 }
 
 function coveragePlot(width) {
-  const cells = chosenCells();
-  const { all, shown } = panelsOf(cells.filter((cell) => cell.done.length));
-  const missing = cells.filter((cell) => cell.done.length < cell.members.length);
-  const notes = [];
-  if (shown.length < all.length) notes.push(`Shown: ${shown.length} of ${all.length} combinations, the smallest budget of each problem, where honesty is hardest. Choose a problem or a budget above for the others.`);
-  if (missing.length) notes.push("Not complete: " + missing.slice(0, 4).map((c) => `${c.name} on ${c.problem} with ${whole(c.budget)}, ${c.done.length} of ${c.members.length} seeds`).join("; ") + (missing.length > 4 ? `; and ${missing.length - 4} more` : "") + ". The reasons are below.");
-  $("coverage-note").textContent = notes.join(" ");
-  $("coverage-note").hidden = !notes.length;
+  const found = chosenRows(), { all, shown } = panelsOf(found.filter((row) => row.done.length));
+  showNote(found, shown.length, all.length);
   if (!shown.length) return nothing("No finished run with these filters.");
-  const labels = names(shown.flatMap((p) => p.cells));
-  const { layout, axes, set, say, draw, colours } = arrange(shown.map((p) => p.title), width, labels, { ratio: 1 });
-  const traces = [], rows = [], spoken = [], levels = data.coverage.levels;
-  shown.forEach((panel, at) => {
-    const { x, y } = axes(at), on = { xaxis: x, yaxis: y };
-    draw(at, { type: "path", path: "M0,0 L1,1 L1,0 Z", fillcolor: colours.shade });
-    draw(at, { type: "line", x0: 0, y0: 0, x1: 1, y1: 1, line: { color: colours.soft, width: 1 } });
+  const labels = names(shown.flatMap((panel) => panel.rows)), { levels } = data.coverage;
+  const titles = shown.map((panel) => panel.title);
+  const { layout, axes, set, say, draw, rule, colors } = arrange(titles, width, labels, { ratio: 1 });
+  const traces = [], rows = [], near = levels.findIndex((level) => Math.abs(level - 0.9) < 0.001);
+  const spoken = shown.map((panel, at) => {
+    draw(at, { type: "path", path: "M0,0 L1,1 L1,0 Z", fillcolor: colors.shade });
+    rule(at, { x0: 0, y0: 0, x1: 1, y1: 1 });
     say(at, "cautious", 0.04, 0.97);
     say(at, "over-confident", 0.97, 0.03);
     set(at, { range: [0, 1], title: "claimed credibility" }, { range: [0, 1], title: "share of truths inside" });
-    const said = [];
-    for (const cell of panel.cells) {
-      const { colour, dash, symbol } = style(cell), group = { legendgroup: cell.series, ...on };
-      if (cell.done.length === 1) {
-        const [i] = cell.done, { lower, upper } = data.coverage;
-        traces.push({ ...group, x: [...levels, ...[...levels].reverse()], y: [...lower[i], ...[...upper[i]].reverse()], fill: "toself", fillcolor: faint(colour, 0.2), line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false });
-      } else {
-        const lines = cell.done.flatMap((i) => [...data.coverage.coverage[i], null]);
-        traces.push({ ...group, x: cell.done.flatMap(() => [...levels, null]), y: lines, mode: "lines", line: { color: faint(colour, 0.35), width: 1 }, hoverinfo: "skip", showlegend: false });
-      }
-      const mean = meanCurve(cell);
-      const seeds = cell.done.length === 1 ? `seed ${runs.seed[cell.done[0]]}` : `mean of ${cell.done.length} seeds`;
-      traces.push({ ...group, x: levels, y: mean, name: inPlot(cell.name), mode: "lines+markers", line: { color: colour, dash, width: 2 }, marker: { symbol, size: 6, color: colour }, hoverinfo: "text",
-        text: mean.map((value, k) => `${inPlot(cell.name)}, ${seeds}<br>claimed ${levels[k].toFixed(2)}, contains ${value.toFixed(3)}<br>${whole(cell.num_pairs)} test pairs`) });
-      mean.forEach((value, k) => rows.push([cell.problem, cell.budget, cell.method.name, cell.setting, cell.done.length, cell.num_pairs, levels[k], Number(value.toPrecision(6))]));
-      const near = levels.findIndex((level) => Math.abs(level - 0.9) < 0.001);
-      if (near >= 0) said.push(`${cell.name} ${(100 * mean[near]).toFixed(0)} %`);
+    for (const row of panel.rows) {
+      traces.push(...coverageTraces(row, axes(at)));
+      row.curve.forEach((value, k) => rows.push([...facts(row), levels[k], value]));
     }
-    spoken.push(`${panel.title}: 90 % regions contain the truth: ${said.join(", ")}`);
+    const said = panel.rows.map((row) => `${row.name} ${near < 0 ? "?" : (100 * row.curve[near]).toFixed(0)} %`);
+    return `${panel.title}: 90 % regions contain the truth: ${said.join(", ")}`;
   });
-  return { traces: legendary(traces), layout, alt: `Coverage. ${spoken.join(". ")}.`, rows, columns: ["problem", "budget", "method", "setting", "seeds", "test_pairs", "level", "coverage"] };
+  const columns = [...FACTS, "level", "coverage"];
+  return { traces: legendary(traces), layout, alt: `Coverage. ${spoken.join(". ")}.`, rows, columns };
 }
 
 // ---- Trade-off and budgets --------------------------------------------------------------------
 
-function byProblem(cells) {
-  return unique(cells.map((cell) => cell.problem)).map((problem) => ({ problem, cells: cells.filter((cell) => cell.problem === problem) }));
+const linesOf = (rows) => bySize(rows.map((row) => row.series)).map((series) =>
+  rows.filter((row) => row.series === series).sort((a, b) => a.budget - b.budget));
+
+function describe(row, key, unit = "") {
+  const { text, few: note } = row.get(key);
+  return `${text}${unit}${note ? ` (${note})` : ""}`;
 }
 
-function seriesOf(cells) {
-  return unique(cells.map((cell) => cell.series)).map((key) => cells.filter((cell) => cell.series === key).sort((a, b) => a.budget - b.budget));
-}
-
-function describe(cell, key, unit = "") {
-  const found = cell.get(key);
-  return `${withError(found, key)}${unit}${found.number < cell.members.length ? ` (${found.number} of ${cell.members.length} seeds)` : ""}`;
-}
+const bars = (line, key, color) => ({
+  type: "data", array: line.map((row) => row.get(key).error ?? 0), color: faint(color, 0.6), thickness: 1, width: 2,
+});
 
 function tradeoffPlot(width) {
-  const cells = chosenCells().filter((cell) => cell.get("information_gain").number && cell.get("worst_shortfall").number);
-  if (!cells.length) return nothing("No finished run with an information gain with these filters.");
-  const panels = byProblem(cells).slice(0, data.most_panels);
-  const { layout, axes, set, say, draw, colours } = arrange(panels.map((p) => p.problem), width, names(cells));
-  const traces = [], rows = [], spoken = [], budgets = unique(cells.map((c) => c.budget)).sort((a, b) => a - b);
-  panels.forEach((panel, at) => {
-    const { x, y } = axes(at), worst = Math.max(...panel.cells.map((c) => c.get("worst_shortfall").mean));
-    const limit = Math.max(...panel.cells.map((c) => c.get("worst_shortfall").error));
-    const top = 1.12 * Math.max(worst, 2 * limit);
-    draw(at, { type: "rect", y0: limit, y1: 1, x0: 0, x1: 1, xref: x + " domain", fillcolor: colours.shade });
-    set(at, { title: "information gain, nats (right is sharper)" }, { range: [-0.05 * top, top], title: "worst shortfall (down is safer)" });
+  const found = chosenRows().filter((row) =>
+    row.get("information_gain").mean !== null && row.get("worst_shortfall").mean !== null);
+  if (!found.length) return nothing("No finished run with an information gain with these filters.");
+  const panels = unique(found.map((row) => row.problem)).slice(0, data.most_panels);
+  const { layout, axes, set, say, draw, colors } = arrange(panels, width, names(found));
+  const traces = [], rows = [], spoken = [], budgets = bySize(found.map((row) => row.budget));
+  const size = (row) => 7 + (7 * budgets.indexOf(row.budget)) / Math.max(1, budgets.length - 1);
+  panels.forEach((problem, at) => {
+    const own = found.filter((row) => row.problem === problem), { xaxis } = axes(at);
+    const lacks = own.map((row) => row.get("worst_shortfall"));
+    const limit = Math.max(...lacks.map((lack) => lack.error));
+    const top = 1.12 * Math.max(2 * limit, ...lacks.map((lack) => lack.mean));
+    draw(at, { type: "rect", y0: limit, y1: 1, x0: 0, x1: 1, xref: xaxis + " domain", fillcolor: colors.shade });
+    set(at, { title: "information gain, nats (right is sharper)" },
+      { range: [-0.05 * top, top], title: "worst shortfall (down is safer)" });
     say(at, "over-confident", 0.03, 0.97);
     say(at, "best is bottom right ↘", 0.97, 0.97);
-    for (const line of seriesOf(panel.cells)) {
-      const { colour, dash, symbol } = style(line[0]);
-      traces.push({ xaxis: x, yaxis: y, legendgroup: line[0].series, name: inPlot(line[0].name), mode: "lines+markers",
-        x: line.map((c) => c.get("information_gain").mean), y: line.map((c) => c.get("worst_shortfall").mean),
-        error_x: { type: "data", array: line.map((c) => c.get("information_gain").error ?? 0), color: faint(colour, 0.6), thickness: 1, width: 2 },
-        line: { color: faint(colour, 0.6), dash, width: 1.2 }, hoverinfo: "text",
-        marker: { symbol, color: colour, opacity: 1, size: line.map((c) => 7 + (7 * budgets.indexOf(c.budget)) / Math.max(1, budgets.length - 1)) },
-        text: line.map((c) => `${inPlot(c.name)}, ${whole(c.budget)} simulations<br>worst shortfall ${describe(c, "worst_shortfall")}<br>information gain ${describe(c, "information_gain", " nats")}<br>${inPlot(c.kind)}, ${several(c.done.length, "seed")}`) });
-      for (const c of line) {
-        const gain = c.get("information_gain"), lack = c.get("worst_shortfall");
-        rows.push([c.problem, c.budget, c.method.name, c.setting, c.done.length, c.num_pairs, lack.mean, lack.error, gain.mean, gain.error]);
-        spoken.push(`${c.name} on ${c.problem} with ${whole(c.budget)}: shortfall ${withError(lack, "worst_shortfall")}, gain ${withError(gain, "information_gain")}`);
+    for (const line of linesOf(own)) {
+      const { color, dash, symbol, series, name } = line[0];
+      traces.push({
+        ...axes(at), legendgroup: String(series), name: inPlot(name), mode: "lines+markers", hoverinfo: "text",
+        x: line.map((row) => row.get("information_gain").mean),
+        y: line.map((row) => row.get("worst_shortfall").mean),
+        error_x: bars(line, "information_gain", color),
+        line: { color: faint(color, 0.6), dash, width: 1.2 },
+        marker: { symbol, color, opacity: 1, size: line.map(size) },
+        text: line.map((row) => `${inPlot(row.name)}, ${whole(row.budget)} simulations<br>` +
+          `worst shortfall ${describe(row, "worst_shortfall")}<br>` +
+          `information gain ${describe(row, "information_gain", " nats")}<br>` +
+          `${inPlot(row.kind)}, ${several(row.done.length, "seed")}`),
+      });
+      for (const row of line) {
+        const gain = row.get("information_gain"), lack = row.get("worst_shortfall");
+        rows.push([...facts(row), lack.mean, lack.error, gain.mean, gain.error]);
+        spoken.push(`${row.name} on ${problem} with ${whole(row.budget)}: shortfall ${lack.text}, gain ${gain.text}`);
       }
     }
   });
-  return { traces: legendary(traces), layout, alt: `Worst shortfall and information gain. ${few(spoken)}.`, rows, columns: ["problem", "budget", "method", "setting", "seeds", "test_pairs", "worst_shortfall", "worst_shortfall_margin", "information_gain", "information_gain_error"] };
+  const columns = [...FACTS, "worst_shortfall", "worst_shortfall_margin", "information_gain", "information_gain_error"];
+  const alt = `Worst shortfall and information gain. ${few(spoken)}.`;
+  return { traces: legendary(traces), layout, alt, rows, columns };
 }
 
-const few = (texts, most = 12) => texts.slice(0, most).join("; ") + (texts.length > most ? `; and ${texts.length - most} more, in the data to download` : "");
-
 const TRENDS = [
-  { key: "log_posterior", title: "log posterior (up is sharper)" },
-  { key: "auc", title: "AUC of coverage" },
-  { key: "train_seconds", title: "time to train one run" },
+  ["log_posterior", "log posterior (up is sharper)"],
+  ["auc", "AUC of coverage"],
+  ["train_seconds", "time to train one run"],
 ];
 
 // Round times, as many as fit on an axis.
-const TIMES = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 604800];
+const TIMES = [
+  0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 36000, 86400, 172800, 604800,
+];
 const clock = (s) => (s < 60 ? `${s} s` : s < 3600 ? `${s / 60} min` : s < 86400 ? `${s / 3600} h` : `${s / 86400} d`);
 
-function timeAxis(cells) {
-  const values = cells.map((c) => c.get("train_seconds").mean).filter((v) => v > 0);
+function timeAxis(rows) {
+  const values = rows.map((row) => row.get("train_seconds").mean).filter((v) => v > 0);
   const low = Math.min(...values) / 1.3, high = Math.max(...values) * 1.3;
   const inside = TIMES.filter((t) => low <= t && t <= high), step = Math.ceil(inside.length / 6);
   const shown = inside.filter((_, k) => k % step === 0);
-  return { type: "log", range: [Math.log10(low), Math.log10(high)], tickvals: shown, ticktext: shown.map(clock), title: "" };
+  return { type: "log", range: [Math.log10(low), Math.log10(high)], tickvals: shown, ticktext: shown.map(clock) };
 }
 
 function trendsPlot(problem, width) {
-  const cells = chosenCells().filter((cell) => cell.problem === problem && cell.done.length);
-  const { layout, axes, set, say, draw, colours } = arrange(TRENDS.map((t) => t.title), width, names(cells), { least: 230, ratio: 0.85 });
-  const traces = [], rows = [], spoken = [], budgets = unique(cells.map((c) => c.budget)).sort((a, b) => a - b);
-  const ends = [Math.log10(budgets[0]) - 0.12, Math.log10(budgets.at(-1)) + 0.12];
-  TRENDS.forEach(({ key }, at) => {
-    const { x, y } = axes(at);
-    const shown = budgets.length <= 4 ? budgets : budgets.filter((_, k) => k % Math.ceil(budgets.length / 4) === 0);
-    set(at, { type: "log", range: ends, tickvals: shown, ticktext: shown.map(whole), title: "simulations", always: true }, key === "train_seconds" ? timeAxis(cells) : { title: "" });
+  const found = chosenRows().filter((row) => row.problem === problem && row.done.length);
+  const { layout, axes, set, say, rule } =
+    arrange(TRENDS.map(([, title]) => title), width, names(found), { least: 230, ratio: 0.85 });
+  const traces = [], rows = [], spoken = [], budgets = bySize(found.map((row) => row.budget));
+  const range = [Math.log10(budgets[0]) - 0.12, Math.log10(budgets.at(-1)) + 0.12];
+  const shown = budgets.filter((_, k) => k % Math.ceil(budgets.length / 4) === 0);
+  const ticks = { tickvals: shown, ticktext: shown.map(whole), title: "simulations", always: true };
+  TRENDS.forEach(([key], at) => {
+    const { xaxis, yaxis } = axes(at), across = { xref: xaxis + " domain", x0: 0, x1: 1 };
+    set(at, { type: "log", range, ...ticks }, key === "train_seconds" ? timeAxis(found) : {});
     if (key === "auc") {
-      draw(at, { type: "line", xref: x + " domain", x0: 0, x1: 1, y0: 0, y1: 0, line: { color: colours.soft, width: 1 } });
+      rule(at, { ...across, y0: 0, y1: 0 });
       say(at, "+ cautious", 0.97, 0.97);
       say(at, "− over-confident", 0.97, 0.03);
     }
-    if (key === "log_posterior") {
-      const prior = estimate(cells.flatMap((c) => c.done), "log_prior").mean;
-      if (prior !== null) {
-        draw(at, { type: "line", xref: x + " domain", x0: 0, x1: 1, y0: prior, y1: prior, line: { color: colours.soft, width: 1, dash: "dot" } });
-        layout.annotations.push({ text: "prior", x: 0.02, xref: x + " domain", y: prior, yref: y, yanchor: "bottom", xanchor: "left", showarrow: false, font: { size: 11, color: colours.soft } });
+    const prior = key === "log_posterior" ? data.priors[data.problems.indexOf(problem)] : null;
+    if (prior !== null) {
+      rule(at, { ...across, y0: prior, y1: prior }, "dot");
+      say(at, "prior", 0.02, prior, { yref: yaxis, yanchor: "bottom" });
+    }
+    for (const all of linesOf(found)) {
+      const line = all.filter((row) => row.get(key).mean !== null);
+      if (!line.length) continue;
+      const { color, dash, symbol, series, name } = line[0];
+      traces.push({
+        xaxis, yaxis, legendgroup: String(series), name: inPlot(name), mode: "lines+markers", hoverinfo: "text",
+        x: line.map((row) => row.budget), y: line.map((row) => row.get(key).mean),
+        error_y: bars(line, key, color), line: { color, dash, width: 2 }, marker: { symbol, color, size: 7 },
+        text: line.map((row) => `${inPlot(row.name)}, ${whole(row.budget)} simulations<br>` +
+          `${plain(spaced(key))} ${describe(row, key)}<br>` +
+          `${several(row.done.length, "seed")}, ${whole(row.pairs)} test pairs`),
+      });
+      for (const row of line) {
+        rows.push([...facts(row), key, row.get(key).mean, row.get(key).error]);
+        spoken.push(`${spaced(key)} of ${row.name} with ${whole(row.budget)}: ${describe(row, key)}`);
       }
     }
-    for (const all of seriesOf(cells)) {
-      const line = all.filter((c) => c.get(key).number);
-      if (!line.length) continue;
-      const { colour, dash, symbol } = style(line[0]);
-      traces.push({ xaxis: x, yaxis: y, legendgroup: line[0].series, name: inPlot(line[0].name), mode: "lines+markers",
-        x: line.map((c) => c.budget), y: line.map((c) => c.get(key).mean),
-        error_y: { type: "data", array: line.map((c) => c.get(key).error ?? 0), color: faint(colour, 0.6), thickness: 1, width: 2 },
-        line: { color: colour, dash, width: 2 }, marker: { symbol, color: colour, size: 7 }, hoverinfo: "text",
-        text: line.map((c) => `${inPlot(c.name)}, ${whole(c.budget)} simulations<br>${plain(key.replace("_", " "))} ${describe(c, key)}<br>${several(c.done.length, "seed")}, ${whole(c.num_pairs)} test pairs`) });
-      for (const c of line) rows.push([c.problem, c.budget, c.method.name, c.setting, c.done.length, c.num_pairs, key, c.get(key).mean, c.get(key).error]);
-      spoken.push(...line.map((c) => `${key.replace("_", " ")} of ${c.name} with ${whole(c.budget)}: ${describe(c, key)}`));
-    }
   });
-  return { traces: legendary(traces), layout, alt: `${problem} by budget. ${few(spoken)}.`, rows, columns: ["problem", "budget", "method", "setting", "seeds", "test_pairs", "quantity", "mean", "standard_error"] };
+  const columns = [...FACTS, "quantity", "mean", "standard_error"];
+  return { traces: legendary(traces), layout, alt: `${problem} by budget. ${few(spoken)}.`, rows, columns };
 }

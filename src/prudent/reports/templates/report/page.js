@@ -6,11 +6,13 @@ function showControls() {
   for (const box of form.querySelectorAll("[name=method]")) box.checked = !state.without.includes(box.value);
   $("rows").value = byRun() ? "run" : "cell";
   if (document.activeElement !== $("search")) $("search").value = state.search;
-  const found = chosen(), done = found.filter(isDone).length;
-  $("shown").textContent = `${whole(done)} of ${several(found.length, "run")}${found.length < runs.run.length ? ` (of ${whole(runs.run.length)})` : ""}`;
+  const found = chosen(runs), done = found.filter(isDone).length;
+  const all = found.length < runs.run.length ? ` (of ${whole(runs.run.length)})` : "";
+  $("shown").textContent = `${whole(done)} of ${several(found.length, "run")}${all}`;
   const { able, run } = oneRun();
-  $("run").replaceChildren(...able.map((i) => element("option", { value: runs.run[i], textContent: short(runName(i)), selected: i === run })));
-  $("run-words").textContent = run === undefined ? "" : runs.words[run] ?? "";
+  const option = (i) => element("option", { value: runs.run[i], textContent: short(runName(i)), selected: i === run });
+  $("run").replaceChildren(...able.map(option));
+  $("run-words").textContent = run === undefined ? "" : `${runs.kind[run]}: ${runs.evidence[run]}`;
   $("ranks-section").hidden = !able.some((i) => data.ranks.runs[i]);
 }
 
@@ -25,7 +27,10 @@ function update() {
 function listen() {
   const form = $("filters");
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", (event) => { event.preventDefault(); change({ problem: "", budget: "", seed: "", without: [], search: "", sort: "", run: "", rows: "" }); });
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    change({ without: [], ...Object.fromEntries(FIELDS.map((field) => [field, ""])) });
+  });
   form.addEventListener("change", ({ target }) => {
     if (target.name === "method") {
       change({ without: [...form.querySelectorAll("[name=method]:not(:checked)")].map((box) => box.value) });

@@ -1,10 +1,10 @@
-// Data, words and numbers.
+// Data, words and elements. Numbers come as text where they are shown, and as numbers to sort and draw.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const runs = data.runs;
+const { runs, cells } = data;
 const $ = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const everyRun = runs.run.map((_, index) => index);
+const places = (table) => table.kind.map((_, index) => index);
 
 function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
@@ -20,28 +20,10 @@ const MARKUP = { "&": "&amp;", "<": "&lt;", ">": "&gt;", $: "&#36;" }; // a doll
 const plain = (text) => String(text).replace(/[&<>$]/g, (sign) => MARKUP[sign]);
 const short = (text, most = LONGEST) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 const inPlot = (text) => plain(short(String(text)));
+const spaced = (key) => key.replaceAll("_", " ");
 const whole = (value) => (value === null ? "?" : value.toLocaleString("en-US"));
 const several = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
-const FORMATS = {
-  worst_shortfall: (v) => v.toFixed(3),
-  auc: (v, isError) => (isError || v < 0 ? "" : "+") + v.toFixed(3),
-  log_posterior: (v) => v.toFixed(2),
-  information_gain: (v) => v.toFixed(2),
-  region_volume: (v) => (100 * v).toFixed(2),
-  train_seconds: duration,
+const few = (texts, most = 12) => {
+  const more = texts.length > most ? `; and ${texts.length - most} more, in the data to download` : "";
+  return texts.slice(0, most).join("; ") + more;
 };
-
-function duration(seconds) {
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  const all = Math.round(seconds);
-  if (all < 60) return `${all} s`;
-  if (all < 3600) return `${Math.floor(all / 60)} min ${all % 60} s`;
-  return `${Math.floor(all / 3600)} h ${Math.floor((all % 3600) / 60)} min`;
-}
-
-function withError(estimate, key) {
-  if (estimate.number === 0) return "not finite";
-  const mean = FORMATS[key](estimate.mean);
-  if (estimate.error === null || key === "train_seconds") return mean;
-  return `${mean} ± ${FORMATS[key](estimate.error, true)}`;
-}

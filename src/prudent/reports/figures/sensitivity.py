@@ -9,18 +9,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from prudent import _plots as plots
 from prudent.errors import InputError
-from prudent.reports.figures.cells import CELL, cells, finished
-from prudent.reports.figures.scans import no_variation, regularizer, widest
-from prudent.reports.figures.style import (
-    canvas,
-    diagonal,
-    dress,
-    label,
-    plain_name,
-    themed,
-)
-from prudent.training.methods import METHODS
+from prudent.reports.cells import CELL
+from prudent.reports.figures._rows import finished, no_variation, regularizer, shown, widest
+from prudent.training.methods import METHODS, look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,7 +23,7 @@ __all__ = ["sensitivity_samples", "sensitivity_weight"]
 WORDS = {"weight": "weight of the penalty", "num_samples": "draws per pair, L"}
 
 
-@themed
+@plots.themed
 def sensitivity_weight(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several weights of the penalty.
 
@@ -40,7 +33,7 @@ def sensitivity_weight(curves: DataFrame) -> Figure:
     return _sensitivity(curves, "weight")
 
 
-@themed
+@plots.themed
 def sensitivity_samples(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several numbers of draws in the penalty.
 
@@ -57,9 +50,9 @@ def _sensitivity(curves: DataFrame, setting: str) -> Figure:
     values = sorted(rows[setting].unique())
     shades = mpl.colormaps["viridis"].resampled(256)
     colours = [shades(0.88 * index / max(1, len(values) - 1)) for index in range(len(values))]
-    figure, axes = canvas(1, 3, panel=(2.15, 2.0))
+    figure, axes = plots.canvas(1, 3, panel=(2.15, 2.0))
     left, middle, right = axes[0]
-    diagonal(left, words=True)
+    plots.diagonal(left, words=True)
     handles = []
     for value, colour in zip(values, colours, strict=True):
         mean = rows[rows[setting] == value].groupby("level")["coverage"].mean()
@@ -69,7 +62,7 @@ def _sensitivity(curves: DataFrame, setting: str) -> Figure:
     groups = runs.groupby(setting)
     mean, spread = groups["auc"].mean(), 2 * groups["auc"].std().fillna(0)
     _points(middle, colours, mean, mean - spread, mean + spread)
-    middle.axhline(0, color="0.45", linewidth=0.8)
+    middle.axhline(0, color=plots.LINE, linewidth=0.8)
     middle.set_ylabel("AUC")
     density = groups["log_posterior"]
     _points(right, colours, density.median(), density.min(), density.max())
@@ -85,9 +78,12 @@ def _sensitivity(curves: DataFrame, setting: str) -> Figure:
         "standard deviations; log posterior: median, least to greatest; dotted: prior",
         *planned,
     ]
-    method, problem = label(first["method"]), plain_name(first["problem"])
+    method, problem = (
+        plots.plain_name(look(first["method"]).label),
+        plots.plain_name(first["problem"]),
+    )
     where = f"{method} on {problem}, {first['budget']:,.0f} simulations"
-    dress(figure, where, notes, handles)
+    plots.dress(figure, where, notes, handles)
     return figure
 
 
@@ -128,11 +124,12 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     plain = plain[plain["budget"] == plain["budget"].max()]
     if plain["coverage"].notna().sum() == 0:
         return []
-    shown = cells(plain, "coverage")
-    runs = shown.rows.drop_duplicates("run")
+    found = shown(plain, "coverage")
+    rows = found.rows[found.rows["series"] == found.rows["series"].mode()[0]]
+    runs = rows.drop_duplicates("run")
     style = {"color": "black", "linestyle": "--", "linewidth": 1}
-    mean = shown.rows.groupby("level")["coverage"].mean()
-    text = f"{label(runs['method'].iloc[0])}, {runs['budget'].iloc[0]:,.0f} simulations"
+    mean = rows.groupby("level")["coverage"].mean()
+    text = f"{look(runs['method'].iloc[0]).label}, {runs['budget'].iloc[0]:,.0f} simulations"
     handle: list[Any] = axes[0].plot(mean.index, mean, label=text, **style)
     axes[1].axhline(runs["auc"].mean(), **style)
     axes[2].axhline(runs["log_posterior"].median(), **style)

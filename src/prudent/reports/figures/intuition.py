@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from prudent.reports.figures.style import dress, one_axis, themed
+from prudent import _plots as plots
+from prudent.reports.figures.corner import mass_levels
 
-__all__ = ["Mixture", "highest_density", "intuition"]
+__all__ = ["Mixture", "intuition"]
 
 Array = NDArray[np.float64]
 SHARES = (0.7, 0.3)
@@ -24,13 +25,13 @@ class Mixture:
     """Two Gaussians with the paper's shares.
 
     Args:
-        deviations: Their standard deviations.
+        deviations: The standard deviation of each.
     """
 
     deviations: tuple[float, float]
 
     def density(self, points: Array) -> Array:
-        """At some points."""
+        """The density at some points."""
         total = np.zeros_like(points)
         for share, mode, deviation in zip(SHARES, MODES, self.deviations, strict=True):
             scaled = (points - mode) / deviation
@@ -38,7 +39,7 @@ class Mixture:
         return total
 
     def draw(self, number: int, seed: int) -> Array:
-        """Some numbers from it."""
+        """Draws from the mixture, (number,)."""
         rng = np.random.default_rng(seed)
         part = (rng.random(number) > SHARES[0]).astype(int)
         noise = rng.standard_normal(number)
@@ -46,51 +47,37 @@ class Mixture:
         return values
 
 
-def highest_density(points: Array, density: Array, level: float) -> float:
-    """The height above which a share of the mass lies, on evenly spaced points.
-
-    >>> points = np.linspace(-8, 8, 100_001)
-    >>> normal = np.exp(-0.5 * points**2)
-    >>> round(float(points[normal >= highest_density(points, normal, 0.95)].max()), 2)
-    1.96
-    """
-    ordered = np.sort(density)[::-1]
-    share = np.cumsum(ordered) / ordered.sum()
-    return float(ordered[np.searchsorted(share, level)])
-
-
-@themed
+@plots.themed
 def intuition(
     *, level: float = 0.9, num_samples: int = 1000, seed: int = 0, ax: Axes | None = None
 ) -> Figure:
     """A posterior that is too narrow, its credible region, and how many truths that region holds.
 
     Args:
-        level: Of the region.
-        num_samples: Draws from the true distribution.
-        seed: Of the draws.
-        ax: Where to draw.
+        level: The credibility level of the region.
+        num_samples: The number of draws from the true distribution.
+        seed: The seed of the draws.
+        ax: The axes to draw in.
     """
     truth, narrow = Mixture((0.9, 0.4)), Mixture((0.7, 0.2))
     points = np.linspace(-6, 4.5, 20_001)
-    height = highest_density(points, narrow.density(points), level)
+    (height,) = mass_levels(narrow.density(points), (level,))
     inside = narrow.density(points) >= height
     draws = truth.draw(num_samples, seed)
     covered = float((narrow.density(draws) >= height).mean())
     error = float(np.sqrt(covered * (1 - covered) / num_samples))
-    figure, axis = one_axis(ax)
-    colour = "#0072B2"
+    figure, axis = plots.one_axis(ax)
     axis.fill_between(
         points,
         narrow.density(points),
         where=inside.tolist(),
-        color=colour,
+        color=plots.BLUE,
         alpha=0.25,
         linewidth=0,
         label=f"its {100 * level:g} % region",
     )
     axis.plot(points, truth.density(points), color="black", label="true distribution")
-    axis.plot(points, narrow.density(points), color="#D55E00", ls="--", label="approximation")
+    axis.plot(points, narrow.density(points), color=plots.RED, ls="--", label="approximation")
     axis.plot(draws, np.full_like(draws, -0.02), "|", color="black", alpha=0.3, markersize=5)
     axis.set(xlabel="parameter", ylabel="density", ylim=(-0.05, None), xlim=(-5, 3.5))
     text = (
@@ -101,7 +88,7 @@ def intuition(
         text = text.replace("over-confident", "cautious")
     if ax is None:
         handles, _ = axis.get_legend_handles_labels()
-        dress(figure, "What coverage means", [text], handles)
+        plots.dress(figure, "What coverage means", [text], handles)
     else:
         axis.set_title(text)
         axis.legend()

@@ -1,4 +1,4 @@
-"""What the penalty costs: time of training against its number of draws."""
+"""What the penalty costs: the time of training against its number of draws."""
 
 from __future__ import annotations
 
@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from prudent.reports.figures.cells import finished
-from prudent.reports.figures.scans import no_variation, regularizer, widest
-from prudent.reports.figures.style import (
-    canvas,
-    dress,
-    label,
-    line,
-    ordered,
-    plain_name,
-    themed,
-)
+from prudent import _plots as plots
+from prudent.reports.figures._rows import finished, no_variation, regularizer, widest
+from prudent.reports.series import Series, series_of
 from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
@@ -28,13 +20,13 @@ __all__ = ["overhead"]
 MACHINE = ["problem", "budget", "device", "threads", "batch_size"]
 
 
-@themed
+@plots.themed
 def overhead(runs: DataFrame) -> Figure:
     """Training time against the draws of the penalty, relative to the method without it.
 
     Args:
-        runs: See :func:`prudent.experiments.load`. Runs that may stop early are left out, because
-            the table does not say after how many epochs they did.
+        runs: One row per run. Runs that may stop early are left out, because the table does not
+            say after how many epochs they did.
     """
     done = finished(runs)
     steady = done[done["patience"].isna() & done["train_seconds"].notna()].copy()
@@ -47,19 +39,14 @@ def overhead(runs: DataFrame) -> Figure:
     drawn = {run for scan in scans for run in scan["run"]}
     penalised = penalised[penalised["run"].isin(drawn)]
     groups = list(penalised.groupby(MACHINE))
-    columns = min(3, len(groups))
-    figure, axes = canvas(
-        -(-len(groups) // columns), columns, panel=(2.85 if columns == 1 else 2.2, 2.0)
-    )
+    figure, axes = plots.panels(len(groups), panel=(2.2, 2.0))
     handles: dict[str, Any] = {}
     relative = []
-    for axis, (machine, rows) in zip(axes.flat, groups, strict=False):
+    for axis, (machine, rows) in zip(axes, groups, strict=True):
         same = (steady[MACHINE] == list(machine)).all(axis=1)
         relative.append(_slowdown(axis, rows, steady[same], handles))
         problem, budget, device, *_ = machine
-        axis.set_title(f"{plain_name(problem)}, {budget:,}, {device}")
-    for axis in axes.flat[len(groups) :]:
-        axis.remove()
+        axis.set_title(f"{plots.plain_name(problem)}, {budget:,}, {device}")
     seeds = penalised["seed"].nunique()
     note = f"Mean of {seeds} seed{'s' * (seeds > 1)}"
     note += "; bars: ± 2 standard deviations" * (seeds > 1)
@@ -69,33 +56,32 @@ def overhead(runs: DataFrame) -> Figure:
     early = len(done) - len(steady)
     left_out = f"{early:,} runs that may stop early not drawn" if early else ""
     title = "Time of training" + (", relative to no penalty" if all(relative) else " per epoch")
-    dress(figure, title, [note, missing, left_out], list(handles.values()))
+    plots.dress(figure, title, [note, missing, left_out], list(handles.values()))
     return figure
 
 
 def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[str, Any]) -> bool:
     """One line per method; whether all of them are relative."""
-    methods = ordered(rows["method"])
+    looks = {one.method: one for one in series_of((name, "") for name in rows["method"]).values()}
     plain = {
-        name: all_runs[all_runs["method"] == METHODS[name].family]["pace"].mean()
-        for name in methods
+        name: all_runs[all_runs["method"] == METHODS[name].family]["pace"].mean() for name in looks
     }
     relative = all(pace == pace for pace in plain.values())
-    for name in methods:
+    for name, look in looks.items():
         own = rows[rows["method"] == name]
         pace = own["pace"] / plain[name] if relative else own["pace"]
         groups = pace.groupby(own["num_samples"])
         mean, spread = groups.mean(), 2 * groups.std().fillna(0)
-        text = f"{label(name)} / {label(METHODS[name].family)}" if relative else label(name)
+        text = f"{look.name} / {Series(METHODS[name].family).name}" if relative else look.name
         handles[text] = axis.errorbar(
-            mean.index, mean, yerr=spread, label=text, capsize=2, elinewidth=0.8, **line(name)
+            mean.index, mean, yerr=spread, label=text, capsize=2, elinewidth=0.8, **look.line
         )
     axis.set_xscale("log", base=2)
     values = sorted(rows["num_samples"].unique())
     axis.set_xticks(values, [f"{value:g}" for value in values])
     axis.minorticks_off()
     if relative:
-        axis.axhline(1, color="0.45", linewidth=0.8)
+        axis.axhline(1, color=plots.LINE, linewidth=0.8)
     axis.set_ylim(bottom=0)
     axis.set_xlabel("draws per pair, L")
     axis.set_ylabel("times as long" if relative else "seconds per epoch")

@@ -19,14 +19,14 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Uniform, constraints
+from torch.distributions import Independent, Uniform
 
-from prudent.contracts import Posterior, Prior
-from prudent.diagnostics.points import Points
+from prudent.contracts import Estimator, Posterior, Rows
+from prudent.diagnostics._points import Points
 from prudent.errors import InputError
-from prudent.estimators.priors import log_prior
+from prudent.estimators.priors import log_prior, support_bounds
 
-__all__ = ["MAX_DIM", "Grid", "box_bounds"]
+__all__ = ["MAX_DIM", "Grid"]
 
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
@@ -47,26 +47,27 @@ class Grid:
     """Cells of a bounded prior's box, coarse, then fine where it matters.
 
     Args:
-        prior: A prior on a box.
-        dim: Its number of parameters, at most :data:`MAX_DIM`.
+        estimator: An estimator with a prior on a box.
+        dim: The number of parameters, at most :data:`MAX_DIM`.
     """
 
-    def __init__(self, prior: Prior, dim: int) -> None:
-        bounds = box_bounds(prior, dim)
+    def __init__(self, estimator: Estimator, dim: int) -> None:
+        bounds = support_bounds(estimator.prior, dim)
         if bounds is None or dim not in SIZES:
             raise InputError(
                 "the grid needs a prior on a box, such as a uniform prior on a box, with at most "
                 f'{MAX_DIM} parameters; use method="samples" or method="importance".'
             )
-        self.prior, self.dim = prior, dim
-        self.low, high = bounds
+        self.estimator, self.prior, self.dim = estimator, estimator.prior, dim
+        self.low, high = (bound.float() for bound in bounds)
         self.size = high - self.low
         side, self.num_cut, self.factor = SIZES[dim]
         self.first, self.again = _Block(side, self.factor, dim), _Block(SPLIT, self.factor, dim)
         self.at_once = max(side**dim, self.num_cut * SPLIT**dim)
 
-    def __call__(self, posterior: Posterior, num_rows: int) -> Points:
+    def __call__(self, posterior: Posterior, x: Tensor) -> Points:
         """Parts of cells; those that were cut again are replaced by what they were cut into."""
+        num_rows = len(x)
         corner, scale = self.low.expand(1, num_rows, -1), torch.ones(1, num_rows)
         cells = self.first(posterior, corner, scale, self.size)
         active = torch.arange(num_rows)
@@ -88,13 +89,17 @@ class Grid:
             chosen = value.topk(self.num_cut * 2 ** min(cut, 3), dim=0).indices
             some = posterior
             if len(active) < num_rows:
-                some = posterior.rows(active)  # type: ignore[attr-defined]
+                some = self._rows(posterior, x, active)
             corner, scale = cells.corner[chosen, active], cells.scale[chosen, active]
             cells.log_mass[chosen, active] = -torch.inf
             parts = self.again(some, corner, scale, self.size)
             cells = cells.join(parts.among(active, num_rows))
         resolved = torch.ones(num_rows, dtype=torch.bool).index_fill(0, active, value=False)
         return self._points(cells, resolved)
+
+    def _rows(self, posterior: Posterior, x: Tensor, index: Tensor) -> Posterior:
+        """The posteriors of some rows; a foreign one that cannot choose is conditioned again."""
+        return posterior.rows(index) if isinstance(posterior, Rows) else self.estimator(x[index])
 
     def _points(self, cells: _Cells, resolved: Tensor) -> Points:
         offset = (_centres(self.factor, self.dim) / self.factor)[:, None]
@@ -216,24 +221,6 @@ class _Block:
         """The highest, or lowest, of the three cells of each parabola along an axis."""
         first, second, third = (values.narrow(axis, i, self.side - 2) for i in range(3))
         return combine(combine(first, second), third).index_select(axis, self.start)
-
-
-def box_bounds(prior: Prior, dim: int) -> tuple[Tensor, Tensor] | None:
-    """The corners (D,) of the box that a prior lives on, or None if it does not live on one."""
-    if isinstance(prior, Independent):
-        prior = prior.base_dist
-    if not isinstance(prior, Distribution):
-        return None
-    support = prior.support
-    if isinstance(support, constraints.independent):
-        support = support.base_constraint
-    if not isinstance(support, constraints.interval):
-        return None
-    low, high = (
-        torch.as_tensor(bound, dtype=torch.float32).expand(dim)
-        for bound in (support.lower_bound, support.upper_bound)
-    )
-    return low, high
 
 
 def _centres(side: int, dim: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from prudent.contracts import Posterior
 from prudent.coverage import alpha
 
-__all__ = ["Points", "Strategy", "effective_size", "moments", "randomised_alpha", "region_volume"]
+__all__ = ["Points", "Strategy", "moments", "randomized_alpha", "region_volume"]
 
 # Densities are told apart in so many bins, down to so many nats below the highest.
 NUM_BINS, DEEPEST = 512, 40.0
@@ -31,12 +31,13 @@ class Points:
     """L points for each of N posteriors.
 
     Args:
-        theta: Where they are, (L, N, D).
-        log_prob: Log-density of the posterior there, up to a constant per observation, (L, N).
-        log_mass: Log of the posterior mass that each stands for, with the same constant, (L, N).
-            Over all points it adds up to the mass on the prior's support.
-        log_prior_mass: Log of the prior mass that each stands for, (L, N).
-        resolved: Whether they are dense enough, (N,), where that is known.
+        theta: The places of the points, (L, N, D).
+        log_prob: The log-density of the posterior at each point, up to a constant per
+            observation, (L, N).
+        log_mass: The log of the posterior mass that each stands for, with the same constant,
+            (L, N). Over all points it adds up to the mass on the prior's support.
+        log_prior_mass: The log of the prior mass that each stands for, (L, N).
+        resolved: Whether the points are dense enough, (N,), where that is known.
     """
 
     theta: Tensor
@@ -55,19 +56,19 @@ class Points:
 class Strategy(Protocol):
     """A way to choose points."""
 
-    # Evaluations of one posterior in one call: what bounds the rows of a batch.
+    # The evaluations of one posterior in one call, which bound the rows of a batch.
     at_once: int
 
-    def __call__(self, posterior: Posterior, num_rows: int) -> Points:
-        """Points for the ``num_rows`` posteriors of a batch."""
+    def __call__(self, posterior: Posterior, x: Tensor) -> Points:
+        """Points for the posteriors of a batch of observations."""
         ...
 
 
-def randomised_alpha(log_prob: Tensor, points: Points, uniform: Tensor) -> Tensor:
+def randomized_alpha(log_prob: Tensor, points: Points, uniform: Tensor) -> Tensor:
     """The mass less dense than the truth plus a random share of the mass exactly as dense, (N,).
 
     Args:
-        log_prob: Log-density of the truths, (N,).
+        log_prob: The log-density of the truths, (N,).
         points: The points of their posteriors.
         uniform: The random shares, uniform on [0, 1], (N,).
     """
@@ -79,15 +80,6 @@ def randomised_alpha(log_prob: Tensor, points: Points, uniform: Tensor) -> Tenso
         return lower
     middle = alpha(log_prob, points.log_prob, mass, indicator="hard", midpoint=True)
     return (lower + 2 * (middle - lower) * uniform).clamp(0.0, 1.0)
-
-
-def effective_size(weight: Tensor) -> Tensor:
-    r"""How many points of equal weight are worth these, :math:`1 / \sum_j w_j^2`, (N,).
-
-    >>> effective_size(torch.tensor([[0.5], [0.5], [0.0]]))
-    tensor([2.])
-    """
-    return 1 / weight.square().sum(dim=0)
 
 
 def region_volume(points: Points, weight: Tensor, level: float) -> Tensor:

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from prudent.reports.figures.cells import name_run, one_run
-from prudent.reports.figures.checks import THOROUGH
-from prudent.reports.figures.style import canvas, dress, label, line, plain_name, themed
+from prudent import _plots as plots
+from prudent.reports.figures._rows import name_run, one_run
+from prudent.reports.figures.one_run import THOROUGH
+from prudent.reports.series import Series
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,13 +24,13 @@ BINS = 36
 MASSES = (0.9, 0.5)
 
 
-@themed
+@plots.themed
 def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     """Posterior draws for one observation, with the truth and, where known, the exact posterior.
 
     Args:
-        draws: See :func:`prudent.experiments.load_draws`.
-        run: The identity; None for the first.
+        draws: The posterior draws.
+        run: The identity of the run; None for the first.
     """
     rows = one_run(draws, run, "posterior draws", THOROUGH)
     names = list(rows["parameter"].unique())
@@ -41,9 +42,10 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     assert posterior is not None
     everything = np.concatenate([part for part in (posterior, exact, truth) if part is not None])
     limits = _limits(everything)
-    colour = line(rows["method"].iloc[0])["color"]
-    size = 2.85 if len(names) == 1 else max(1.3, 2.85 / len(names))
-    figure, axes = canvas(len(names), len(names), panel=(size, size))
+    method = Series(rows["method"].iloc[0])
+    color = method.color
+    size = plots.SINGLE if len(names) == 1 else max(1.3, plots.SINGLE / len(names))
+    figure, axes = plots.canvas(len(names), len(names), panel=(size, size))
     for i, j in np.ndindex(len(names), len(names)):
         axis = axes[i, j]
         if j > i:
@@ -51,11 +53,11 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
             continue
         if i == j:
             _density(
-                axis, posterior[:, i], exact if exact is None else exact[:, i], limits[i], colour
+                axis, posterior[:, i], exact if exact is None else exact[:, i], limits[i], color
             )
         else:
             pair = [j, i]
-            _regions(axis, posterior[:, pair], limits[pair], colour, filled=True)
+            _regions(axis, posterior[:, pair], limits[pair], color, filled=True)
             if exact is not None:
                 _regions(axis, exact[:, pair], limits[pair], "black", filled=False)
         if truth is not None:
@@ -63,19 +65,19 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
         axis.set_xlim(*limits[j])
         axis.locator_params(nbins=4)
         _label(axis, names, i, j)
-    handles = [axes[0, 0].fill_between([], [], color=colour, alpha=0.5, label=_name(rows))]
+    handles = [
+        axes[0, 0].fill_between(
+            [], [], color=color, alpha=0.5, label=f"{plots.plain_name(method.name)} posterior"
+        )
+    ]
     if exact is not None:
         handles += axes[0, 0].plot([], [], "k--", linewidth=1, label="exact")
     if truth is not None:
-        handles += axes[0, 0].plot([], [], "x:", color="#D55E00", label="truth")
+        handles += axes[0, 0].plot([], [], "x:", color=plots.RED, label="truth")
     note = f"{len(posterior):,} draws for one observation"
     note += ";\nregions hold 50 % and 90 % of them" if len(names) > 1 else ""
-    dress(figure, name_run(rows), [note], handles)
+    plots.dress(figure, name_run(rows), [note], handles)
     return figure
-
-
-def _name(rows: DataFrame) -> str:
-    return f"{label(rows['method'].iloc[0])} posterior"
 
 
 def _limits(values: Array) -> Array:
@@ -85,10 +87,10 @@ def _limits(values: Array) -> Array:
     return np.stack((low - room, high + room), axis=1)
 
 
-def _density(axis: Axes, values: Array, exact: Array | None, limits: Array, colour: str) -> None:
+def _density(axis: Axes, values: Array, exact: Array | None, limits: Array, color: str) -> None:
     edges = np.linspace(limits[0], limits[1], BINS + 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    axis.fill_between(centres, _heights(values, edges), color=colour, alpha=0.5)
+    axis.fill_between(centres, _heights(values, edges), color=color, alpha=0.5)
     if exact is not None:
         axis.plot(centres, _heights(exact, edges), "k--", linewidth=0.9)
     axis.set(yticks=[], ylim=(0, None))
@@ -98,7 +100,7 @@ def _heights(values: Array, edges: Array) -> Array:
     return smooth(np.histogram(values, edges, density=True)[0])
 
 
-def _regions(axis: Axes, values: Array, limits: Array, colour: str, *, filled: bool) -> None:
+def _regions(axis: Axes, values: Array, limits: Array, color: str, *, filled: bool) -> None:
     edges = [np.linspace(low, high, BINS + 1) for low, high in limits]
     counts, *_ = np.histogram2d(values[:, 0], values[:, 1], bins=edges)
     counts = smooth(counts)
@@ -106,9 +108,9 @@ def _regions(axis: Axes, values: Array, limits: Array, colour: str, *, filled: b
     levels = mass_levels(counts, MASSES)
     if filled:
         for level, alpha in zip(levels, (0.3, 0.4), strict=True):
-            axis.contourf(*centres, counts.T, [level, counts.max()], colors=[colour], alpha=alpha)
+            axis.contourf(*centres, counts.T, [level, counts.max()], colors=[color], alpha=alpha)
     else:
-        axis.contour(*centres, counts.T, levels, colors=colour, linestyles="--", linewidths=0.9)
+        axis.contour(*centres, counts.T, levels, colors=color, linestyles="--", linewidths=0.9)
     axis.set_ylim(*limits[1])
 
 
@@ -127,6 +129,10 @@ def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
 
     >>> mass_levels(np.array([1.0, 2.0, 7.0]), (0.9, 0.5))
     [2.0, 7.0]
+    >>> points = np.linspace(-8, 8, 100_001)
+    >>> normal = np.exp(-0.5 * points**2)
+    >>> round(float(points[normal >= mass_levels(normal, (0.95,))[0]].max()), 2)
+    1.96
     """
     ordered = np.sort(counts, axis=None)[::-1]
     share = np.cumsum(ordered) / ordered.sum()
@@ -134,21 +140,21 @@ def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
 
 
 def _mark(axis: Axes, truth: Any, j: int, i: int | None) -> None:
-    colour = "#D55E00"
-    axis.axvline(truth[j], color=colour, linestyle=":", linewidth=1)
+    color = plots.RED
+    axis.axvline(truth[j], color=color, linestyle=":", linewidth=1)
     if i is not None:
-        axis.axhline(truth[i], color=colour, linestyle=":", linewidth=1)
-        axis.plot(truth[j], truth[i], "x", color=colour, markersize=5)
+        axis.axhline(truth[i], color=color, linestyle=":", linewidth=1)
+        axis.plot(truth[j], truth[i], "x", color=color, markersize=5)
 
 
 def _label(axis: Axes, names: list[str], i: int, j: int) -> None:
     last = len(names) - 1
     if i == last:
-        axis.set_xlabel(plain_name(names[j], 20))
+        axis.set_xlabel(plots.plain_name(names[j], 20))
     else:
         axis.tick_params(labelbottom=False)
     if j == 0 and i > 0:
-        axis.set_ylabel(plain_name(names[i], 20))
+        axis.set_ylabel(plots.plain_name(names[i], 20))
     elif i == j:
         axis.set_ylabel("density")
     else:

@@ -102,7 +102,7 @@ class UniformPath:
 
     @staticmethod
     def at(number: int, points: tuple[float, ...]) -> UniformPath:
-        """The same, remembered."""
+        """Returns a cached instance."""
         return _remembered(number, points)
 
     def point_p_values(self, counts: Counts) -> Array:

@@ -1,0 +1,310 @@
+"""One look for everything that is drawn, and one drawing of each curve; nothing global is touched.
+
+This module imports matplotlib, an extra: whoever draws imports it at that moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
+
+from matplotlib import rc_context, rcParamsDefault
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = [
+    "GREY",
+    "SMALL",
+    "canvas",
+    "coverage_curve",
+    "diagnosis",
+    "diagonal",
+    "dress",
+    "one_axis",
+    "panels",
+    "plain_name",
+    "rank_curve",
+    "tarp_curve",
+    "themed",
+    "training_curves",
+]
+
+# Inches of a column of 8.5 cm, at which no text is smaller than 7 points.
+COLUMN, SINGLE = 3.35, 2.85
+SIZE, SMALL = 8.0, 7.0
+GREY, LINE = "0.35", "0.45"
+BLUE, RED = "#0072B2", "#D55E00"
+PARTS = {"": ("training", BLUE, "-"), "validation_": ("validation", RED, "--")}
+BANDS = ("level", "value", "lower", "upper")
+EXACT = "95 % of exact posteriors stay inside everywhere"
+
+LOOK = (
+    *("axes", "contour", "errorbar", "figure.", "font.", "grid.", "hatch.", "hist.", "image."),
+    *("legend.", "lines.", "markers.", "mathtext.", "patch.", "path.", "pdf.", "savefig."),
+    *("scatter.", "svg.", "text.", "xaxis.", "xtick.", "yaxis.", "ytick."),
+)
+SETTINGS: Any = {
+    # What a user set for figures of their own must not change these.
+    **{name: value for name, value in rcParamsDefault.items() if name.startswith(LOOK)},
+    "font.size": SIZE,
+    "axes.titlesize": SIZE,
+    "axes.labelsize": SIZE,
+    "figure.titlesize": SIZE,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "svg.fonttype": "none",
+    "svg.hashsalt": "prudent",
+    "pdf.fonttype": 42,
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Numbers = Sequence[float]
+
+
+def themed(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with our settings, and put those of the user back."""
+
+    @functools.wraps(function)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        with rc_context(SETTINGS):
+            return function(*args, **kwargs)
+
+    return inner
+
+
+def plain_name(name: object, most: int = 32) -> str:
+    r"""A name from outside, so that it can neither break the drawing nor fill it.
+
+    >>> plain_name("alpha" * 20), plain_name("a\x1b[1mb")
+    ('alphaalphaalphaalphaalphaalphaa…', 'a�[1mb')
+    """
+    text = "".join(letter if letter.isprintable() else "�" for letter in str(name)[: most + 1])
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# Figures, panels and what is around them
+
+
+def canvas(
+    rows: int = 1, columns: int = 1, *, panel: tuple[float, float] = (1.6, 1.45), **options: Any
+) -> tuple[Figure, Any]:
+    """A figure, at least a column wide, and its axes as an array (rows, columns).
+
+    Args:
+        rows: The number of rows of panels.
+        columns: The number of columns of panels.
+        panel: The width and height of one panel, in inches.
+        **options: Options of ``Figure.subplots``.
+    """
+    size = (max(COLUMN, 0.5 + panel[0] * columns), 0.4 + panel[1] * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def panels(
+    number: int, *, most: int = 3, panel: tuple[float, float] = (2.1, 1.8), **options: Any
+) -> tuple[Figure, list[Any]]:
+    """A figure of some panels in rows, and the axes of each.
+
+    Args:
+        number: The number of panels.
+        most: The most panels in a row.
+        panel: The width and height of one panel, in inches; one alone is as wide as a column.
+        **options: Options of ``Figure.subplots``.
+    """
+    columns = min(most, number)
+    size = (panel[0] if columns > 1 else SINGLE, panel[1])
+    figure, axes = canvas(-(-number // columns), columns, panel=size, **options)
+    for axis in axes.flat[number:]:
+        axis.remove()
+    return figure, list(axes.flat[:number])
+
+
+def one_axis(ax: Axes | None) -> tuple[Figure, Axes]:
+    """The user's axes and their figure, or new ones of a column's width."""
+    if ax is not None:
+        root = ax.get_figure(root=True)
+        assert isinstance(root, Figure)
+        return root, ax
+    figure, axes = canvas(panel=(SINGLE, 2.45))
+    return figure, axes[0, 0]
+
+
+def _wrapped(text: str, inches: float, size: float) -> str:
+    """Text in lines that fit a width."""
+    characters = max(20, int(inches * 72 / (0.53 * size)))
+    return "\n".join(textwrap.fill(part, characters) for part in text.splitlines())
+
+
+def dress(
+    figure: Figure, title: str, notes: Sequence[str] = (), handles: Sequence[Any] = ()
+) -> None:
+    """Title above, legend and notes below, all within the width; the figure grows by their height.
+
+    Args:
+        figure: The figure.
+        title: What is shown.
+        notes: What a reader must know: how many seeds, what is missing.
+        handles: Lines and patches with labels.
+    """
+    width, height = figure.get_size_inches()
+    width -= 0.2
+    title = _wrapped(title, width, SIZE)
+    figure.suptitle(title)
+    text = "\n".join(_wrapped(note, width, SMALL) for note in notes if note)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    fitting = int(width * 72 / (0.53 * SMALL * longest + 34))
+    columns = max(1, min(len(handles), fitting))
+    # Matplotlib fills column after column; people read row after row.
+    by_row = [handle for first in range(columns) for handle in handles[first::columns]]
+    legend = figure.legend(
+        handles=by_row,
+        loc="outside lower center",
+        ncols=columns,
+        title=text or None,
+        columnspacing=1.2,
+        handlelength=2.4,
+    )
+    legend.get_title().set_multialignment("center")
+    lines = len(text.splitlines()) + -(-len(handles) // columns)
+    points = 1.3 * SIZE * len(title.splitlines()) + 1.45 * SMALL * lines + 8
+    figure.set_size_inches(width + 0.2, height + points / 72)
+
+
+def diagonal(axis: Axes, *, words: bool, shaded: bool = True) -> None:
+    """The diagonal, the side of over-confidence in grey, and what the sides mean."""
+    axis.plot([0, 1], [0, 1], color=LINE, linewidth=0.8, zorder=1.5)
+    if shaded:
+        axis.fill_between([0, 1], [0, 1], [0, 0], color="0.5", alpha=0.1, linewidth=0)
+    if words:
+        style: Any = {"color": GREY, "style": "italic", "fontsize": SMALL}
+        axis.text(0.97, 0.04, "over-confident", ha="right", va="bottom", **style)
+        axis.text(0.03, 0.97, "cautious", ha="left", va="top", **style)
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axis.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+
+# Curves
+
+
+def coverage_curve(
+    axis: Axes, levels: Numbers, curve: Numbers, lower: Numbers, upper: Numbers, **style: Any
+) -> None:
+    """Coverage against level, with the interval of each point."""
+    diagonal(axis, words=True)
+    axis.fill_between(levels, lower, upper, color=style["color"], alpha=0.25, linewidth=0)
+    axis.plot(levels, curve, **style)
+    axis.set(xlabel="credibility level", ylabel="share of truths inside the region")
+
+
+def rank_curve(
+    axis: Axes, levels: Numbers, values: Numbers, lower: Numbers, upper: Numbers, *, color: str
+) -> None:
+    """The difference of the ranks of the truth from uniform ones, with their band."""
+    axis.fill_between(levels, lower, upper, color="0.85", linewidth=0)
+    axis.axhline(0, color=LINE, linewidth=0.8)
+    axis.plot(levels, values, color=color)
+    axis.set(xlabel="rank of the truth / draws", ylabel="ECDF − uniform")
+    axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
+
+
+def tarp_curve(
+    axis: Axes, levels: Numbers, values: Numbers, lower: Numbers, upper: Numbers, *, color: str
+) -> None:
+    """Coverage of balls around random points, with the band of exact posteriors."""
+    diagonal(axis, words=False, shaded=False)
+    axis.fill_between(levels, lower, upper, color="0.75", linewidth=0)
+    axis.plot(levels, values, color=color)
+    axis.set(xlabel="credibility level", ylabel="share of truths inside the ball")
+
+
+@themed
+def training_curves(
+    rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], title: str = "Training"
+) -> Figure:
+    """What happened in each epoch: a panel per quantity, a line per member of an ensemble.
+
+    Args:
+        rows: One row per epoch and member, of which the kept epochs are ``selected``.
+        titles: The quantities that can be drawn, and how each is called.
+        title: The title of the figure.
+    """
+    names = [name for name in titles if any(_known(rows, part + name) for part in PARTS)]
+    figure, axes = panels(len(names), most=2, panel=(1.75, 1.6))
+    members = sorted({row.get("member", 0) for row in rows})
+    handles: dict[str, Any] = {}
+    for axis, name in zip(axes, names, strict=True):
+        for part, (text, color, dashes) in PARTS.items():
+            for member in members if _known(rows, part + name) else ():
+                own = [row for row in rows if row.get("member", 0) == member]
+                values = [_number(row.get(part + name)) for row in own]
+                epochs = [row["epoch"] for row in own]
+                drawn = axis.plot(epochs, values, dashes, color=color, linewidth=1, label=text)
+                handles[text] = drawn[0]
+        if name == "loss":
+            kept = {row.get("member", 0): row["epoch"] for row in rows if row.get("selected")}
+            style: Any = {"color": "0.4", "linewidth": 0.9, "linestyle": ":"}
+            for epoch in kept.values():
+                text = "epoch that was kept"
+                handles[text] = axis.axvline(epoch, label=text, **style)
+        if name == "learning_rate":
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")  # small exponents cannot be read
+            axis.minorticks_off()
+        axis.set(xlabel="epoch", ylabel=titles[name])
+    note = f"{len(members)} members, a line each" if len(members) > 1 else ""
+    dress(figure, title, [note], list(handles.values()))
+    return figure
+
+
+@themed
+def diagnosis(
+    title: str,
+    coverage: Mapping[str, Numbers],
+    num_pairs: int,
+    tests: Mapping[str, Iterable[Mapping[str, Any]]] = MappingProxyType({}),
+) -> Figure:
+    """The coverage curve of a diagnosis, and beside it the curves of its rank tests.
+
+    Args:
+        title: What the diagnosis says.
+        coverage: The ``levels``, the ``curve``, and its ends ``lower`` and ``upper``.
+        num_pairs: The number of test pairs.
+        tests: The curves of ``sbc`` and ``tarp``, each with ``parameter``, ``level``, ``value``,
+            ``lower``, ``upper`` and ``p_value``; other tests are not drawn.
+    """
+    rows = [(name, row) for name in ("sbc", "tarp") for row in tests.get(name, ())]
+    figure, (first, *others) = panels(1 + len(rows), panel=(2.3, 2.2 if rows else 2.45))
+    coverage_curve(first, **coverage, color=BLUE, marker="o", markersize=3)
+    first.set_title("coverage")
+    for axis, (test, row) in zip(others, rows, strict=True):
+        bands = (row[name] for name in BANDS)
+        (tarp_curve if test == "tarp" else rank_curve)(axis, *bands, color=BLUE)
+        name = "TARP" if test == "tarp" else f"SBC {plain_name(row['parameter'], 16)}"
+        axis.set_title(f"{name}, p = {row['p_value']:.2g}")
+    notes = [f"Band: 95 % at each level ({num_pairs:,} test pairs)"]
+    dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])
+    return figure
+
+
+def _known(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(not math.isnan(_number(row.get(name))) for row in rows)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

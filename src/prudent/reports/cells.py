@@ -1,0 +1,320 @@
+r"""Cells: runs that differ in nothing but their seed, judged and averaged together.
+
+The coverage of a cell is that of all test pairs of all its seeds. A cell counts as over-confident
+if that curve falls short by more than chance explains, or if one of its seeds does, with a margin
+that holds for all n seeds at once: :math:`\sqrt{\ln(2 n / 0.05) / 2N}` for N test pairs each. So
+good seeds cannot hide a bad one, and a method does not look worse because more seeds were run.
+
+Seeds are averaged, settings never are: runs of a problem, method and budget with several settings
+are several cells, in tables and figures alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
+from prudent.experiments.config import RunConfig
+from prudent.reports.numbers import Estimate
+from prudent.reports.series import Series, series_of
+from prudent.training.methods import METHODS, position
+from prudent.training.options import Options
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "CELL",
+    "FORMS",
+    "Cell",
+    "Columns",
+    "arranged",
+    "beyond_chance",
+    "by_run",
+    "cells",
+    "mean_curve",
+    "private",
+    "records",
+    "settings",
+    "settings_of",
+]
+
+CELL = ["problem", "method", "budget"]
+SETTINGS = [
+    name
+    for owner in (RunConfig, Options)
+    for name in (field.name for field in fields(owner))
+    if name not in (*CELL, "seed", "training")
+]
+ABSENT = ("nan", "None")  # of runs whose config could not be read
+NOTHING = Verdict("no finished run", "", "no finished run")
+# How a mean of each metric is written, and which metric is the error of one seed.
+FORMS = {
+    "worst_shortfall": ".3f",
+    "auc": "+.3f",
+    "log_posterior": ".2f",
+    "information_gain": ".2f",
+    "region_volume": "%",
+    "train_seconds": "s",
+}
+ERRORS = ("auc", "log_posterior", "information_gain")
+
+Columns = dict[str, "np.ndarray[Any, Any]"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one method, with one setting, on one problem, at one budget; or one of them.
+
+    Args:
+        problem: The name of the problem.
+        budget: The number of simulations.
+        series: The method with its setting.
+        places: The places of the runs in the arranged table.
+        verdict: The judgement of all seeds together; of a run that is not done its state and why.
+        curve: The ``levels`` and the ``curve`` of all test pairs together, with its interval
+            ``lower`` and ``upper``; None without a finished run.
+        num_done: The number of finished seeds.
+        num_short: The number of seeds that are over-confident, each for itself.
+        num_pairs: The number of test pairs of all finished seeds.
+        estimates: The means over seeds, by metric.
+    """
+
+    problem: str
+    budget: int
+    series: Series
+    places: tuple[int, ...]
+    verdict: Verdict
+    curve: dict[str, list[float]] | None
+    num_done: int
+    num_short: int
+    num_pairs: int
+    estimates: dict[str, Estimate]
+
+    @property
+    def num_seeds(self) -> int:
+        """The number of seeds, finished or not."""
+        return len(self.places)
+
+    @property
+    def name(self) -> str:
+        """The method, with its setting if there are several."""
+        return self.series.name
+
+    @property
+    def seeds(self) -> str:
+        """The number of finished seeds, and of all if they are not the same."""
+        whole = self.num_done == self.num_seeds
+        return f"{self.num_done}" if whole else f"{self.num_done} of {self.num_seeds}"
+
+    @property
+    def evidence(self) -> str:
+        """The evidence of the verdict, and how many seeds are over-confident by themselves."""
+        if not self.num_short or self.num_seeds == 1:
+            return self.verdict.evidence
+        seeds = f"{self.num_short} of {self.num_done} seeds over-confident"
+        return f"{self.verdict.evidence} ({seeds})"
+
+    def text(self, metric: str) -> str:
+        """The mean of a metric with its uncertainty."""
+        return self.estimates[metric].text(FORMS[metric]) if self.num_done else self.verdict.kind
+
+    def few(self, metric: str) -> str:
+        """A note if not all seeds have the metric."""
+        found = self.estimates[metric].number
+        return f"{found} of {self.num_seeds} seeds" if 0 < found < self.num_seeds else ""
+
+
+def arranged(runs: DataFrame) -> DataFrame:
+    """The runs in the order of a page: problem, budget, method, seed."""
+    keys = ["problem", "budget", "method", "seed", "run"]
+    return runs.sort_values(
+        keys,
+        key=lambda column: (
+            column.map(lambda name: (position(name), str(name)))
+            if column.name == "method"
+            else column
+        ),
+        kind="stable",
+        ignore_index=True,
+    )
+
+
+def settings_of(runs: DataFrame) -> DataFrame:
+    """The settings of runs as text, with the method's own weight where none was given."""
+    found = runs[[name for name in SETTINGS if name in runs]].astype(object).copy()
+    if "weight" in found:
+        own = runs["method"].map({name: method.weight for name, method in METHODS.items()})
+        found["weight"] = found["weight"].where(found["weight"].notna(), own)
+    return found.map(lambda item: f"{item:g}" if isinstance(item, int | float) else str(item))
+
+
+def settings(runs: DataFrame) -> list[str]:
+    """For each run the settings that vary among the runs of its method, all else being equal."""
+    text = settings_of(runs)
+    if text.empty:
+        return [""] * len(runs)
+    keys = {name: [str(value) for value in runs[name]] for name in CELL}
+    varying = text.groupby(list(keys.values())).nunique().gt(1).groupby(level=1).any()
+    names = {
+        method: [name for name in row.index if row[name]] for method, row in varying.iterrows()
+    }
+    return [
+        ", ".join(f"{name} {row[name]}" for name in names[method] if row[name] not in ABSENT)
+        for method, row in zip(keys["method"], text.to_dict("records"), strict=True)
+    ]
+
+
+def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list[Cell]:
+    """The cells of a store, in the order of its runs.
+
+    Args:
+        runs: The arranged runs.
+        curves: The coverage curves.
+        one_each: Whether each run is a cell of its own, judged by itself.
+    """
+    rows, found = list(records(runs)), by_run(curves)
+    names = [
+        (row.get("method") or "?", own) for row, own in zip(rows, settings(runs), strict=True)
+    ]
+    looks = series_of(names)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        if one_each:
+            groups[(place,)] = [place]
+        elif row.get("problem") is not None and row.get("budget") is not None:
+            groups.setdefault((row["problem"], row["budget"], *names[place]), []).append(place)
+    if not one_each:
+        place_of = {pair: number for number, pair in enumerate(looks)}
+        groups = dict(sorted(groups.items(), key=lambda one: (*one[0][:2], place_of[one[0][2:]])))
+    made = [_cell(places, looks[names[places[0]]], rows, found) for places in groups.values()]
+    return [_with_reason(cell, rows[cell.places[0]]) for cell in made] if one_each else made
+
+
+def _with_reason(cell: Cell, row: Row) -> Cell:
+    """A run that is not done says its state, and why."""
+    if cell.num_done:
+        return cell
+    reason = private(row.get("error"), row["state"]) or ""
+    return replace(cell, verdict=Verdict(row["state"], reason, reason or row["state"]))
+
+
+def _cell(places: list[int], look: Series, rows: list[Row], curves: dict[str, Columns]) -> Cell:
+    first = rows[places[0]]
+    done = [rows[at] for at in places if rows[at]["run"] in curves and rows[at].get("num_pairs")]
+    pairs = [int(row["num_pairs"]) for row in done]
+    found = {name: _estimate(done, name) for name in FORMS}
+    curve, verdict, num_short = None, NOTHING, 0
+    if done:
+        curve = mean_curve([curves[row["run"]] for row in done], pairs)
+        alone = [_judge(mean_curve([curves[row["run"]]], [1]), [row]) for row in done]
+        num_short = sum(one.kind == "over-confident" for one in alone)
+        verdict = alone[0] if len(done) == 1 else _judge(curve, done)
+    return Cell(
+        problem=first.get("problem") or "?",
+        budget=int(first.get("budget") or 0),
+        series=look,
+        places=tuple(places),
+        verdict=verdict,
+        curve=curve,
+        num_done=len(done),
+        num_short=num_short,
+        num_pairs=sum(pairs),
+        estimates=found,
+    )
+
+
+def mean_curve(curves: Sequence[Columns], pairs: Sequence[int]) -> dict[str, list[float]]:
+    """The coverage of all test pairs together, with its interval.
+
+    Args:
+        curves: The columns ``level``, ``coverage``, ``lower`` and ``upper`` of each run.
+        pairs: The number of test pairs of each run.
+    """
+    levels, lower, upper = (curves[0][name] for name in ("level", "lower", "upper"))
+    mean = np.average([curve["coverage"].astype(float) for curve in curves], 0, pairs)
+    if len(curves) > 1:
+        half = NORMAL_95 * np.sqrt(np.clip(mean * (1 - mean), 0, None) / sum(pairs))
+        lower, upper = (mean - half).clip(0, 1), (mean + half).clip(0, 1)
+    found = {"levels": levels, "curve": mean, "lower": lower, "upper": upper}
+    return {name: values.astype(float).tolist() for name, values in found.items()}
+
+
+def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
+    """The verdict on finished seeds together, of which none may fall short beyond chance."""
+    gain, density = (_estimate(rows, name) for name in ("information_gain", "log_posterior"))
+    metrics = {
+        "log_posterior": density.mean,
+        "log_posterior_error": density.error,
+        "log_prior": _estimate(rows, "log_prior").mean,
+        "information_gain_error": gain.error,
+    }
+    number = sum(int(row["num_pairs"]) for row in rows)
+    verdict = judge(**curve, num_pairs=number, metrics=metrics)
+    bad = beyond_chance(rows) if len(rows) > 1 else 0
+    if verdict.kind == "over-confident" or not bad:
+        return verdict
+    return Verdict.of("over-confident", f"in {bad} of {len(rows)} seeds; together {verdict}", " ")
+
+
+def beyond_chance(rows: Sequence[Row]) -> int:
+    """The number of seeds whose shortfall exceeds a margin that holds for all of them at once."""
+    limits = (margin(int(row["num_pairs"]), len(rows)) for row in rows)
+    return sum(row["worst_shortfall"] > limit for row, limit in zip(rows, limits, strict=True))
+
+
+def _estimate(rows: Sequence[Row], name: str) -> Estimate:
+    finite = [row for row in rows if isinstance(row.get(name), int | float)]
+    if not finite:
+        return Estimate(None, None, 0)
+    values = np.array([float(row[name]) for row in finite])
+    error: float | None = None
+    if name == "worst_shortfall":
+        error = margin(sum(int(row["num_pairs"]) for row in finite))
+    elif len(finite) > 1:
+        error = float(values.std(ddof=1) / math.sqrt(len(values)))
+    elif name in ERRORS:
+        error = finite[0].get(f"{name}_error")
+    return Estimate(float(values.mean()), error, len(finite))
+
+
+def private(error: object, state: str = "failed") -> str | None:
+    """The reason of a run without what is nobody's business: home, host, absolute paths."""
+    if not isinstance(error, str):
+        return None
+    if state == "running":
+        progress = re.search(r"epoch \d+ of \d+", error)
+        return progress[0] if progress else None
+    text = error.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
+    return re.sub(r"/(?:home|Users|root)/[^/\s'\"`]+", "~", text)
+
+
+def by_run(table: DataFrame) -> dict[str, Columns]:
+    """The columns of each run; much faster than groups of pandas if there are many."""
+    runs = table["run"].to_numpy().astype(str)
+    place = np.argsort(runs, kind="stable")
+    columns = {name: table[name].to_numpy()[place] for name in table}
+    runs = runs[place]
+    edges = [0, *(np.flatnonzero(runs[1:] != runs[:-1]) + 1), len(runs)] if len(runs) else []
+    return {
+        str(runs[first]): {name: values[first:last] for name, values in columns.items()}
+        for first, last in pairwise(edges)
+    }
+
+
+def records(table: DataFrame) -> Iterator[Row]:
+    """Rows as dictionaries, None for what is missing."""
+    for row in table.to_dict("records"):
+        yield {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+        }
