@@ -14,7 +14,7 @@ from prudent.experiments.sweep import read_sweep
 from prudent.training import Options, fit
 
 BASE = {"problem": "gaussian", "method": "calnre", "budget": 64}
-WRONG = ["some text", -1.5, 2.5, 7, -3, True, [1]]
+WRONG = ["some text", -1.5, 0, 1.5, 7, -3, True, [1]]
 OWN = {"problem": "a:b", "device": "cuda:1"}
 
 
@@ -49,6 +49,7 @@ def test_a_wrong_value_is_refused_in_the_same_words_everywhere(tmp_path, key, va
     assert f"`{name}`" in words or words.startswith(f"unknown {name} `")
     if table:
         assert message(Options.of, **{name: value}) == words
+        assert message(fit, None, None, None, **{name: value}) == words
         changed = {**BASE, "training": {name: value}}
     else:
         assert message(RunConfig, **{**BASE, name: value}) == words

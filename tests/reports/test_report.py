@@ -19,12 +19,13 @@ from stores import METHODS, empty_results, synthetic_results, write_failure, wri
 
 from faults import CRASHED, fault_points
 from prudent.cli.entry import cli
+from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.diagnostics.verdict import TRUSTED, margin
 from prudent.errors import InputError, StoreError
 from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
 from prudent.reports import cells as cell_model
-from prudent.reports import sentences
+from prudent.reports import figures, sentences
 from prudent.reports.cells import arranged, private
 from prudent.reports.data import embedded
 from prudent.reports.html import SCRIPTS, write_report
@@ -205,6 +206,53 @@ def test_settings_are_kept_apart():
     )
     names = {cell.name for cell in cells_of(results)}
     assert names == {"NRE", "CalNRE (weight 1)", "CalNRE (weight 5)"}
+
+
+def test_settings_of_different_seeds_are_kept_apart_too():
+    results = synthetic_results(
+        ("slcp",), ("calnre",), (1024,), (0, 1), training=({"weight": 1.0}, {"weight": 5.0})
+    )
+    runs = results.runs
+    kept = (runs["weight"] == 1.0) == (runs["seed"] == 0)
+    found = cells_of(dataclasses.replace(results, runs=runs[kept]))
+    assert [(cell.name, cell.num_seeds) for cell in found] == [
+        ("CalNRE (weight 1)", 1),
+        ("CalNRE (weight 5)", 1),
+    ]
+
+
+def test_the_table_and_the_figure_show_the_same_cells(tmp_path):
+    """The figure is drawn from the tables and the page's table from cells: they must agree."""
+    results = synthetic_results(
+        ("slcp",), ("nre", "calnre"), (512, 1024), (0, 1), training=({"weight": 1.0}, {})
+    )
+    runs = results.runs.copy()
+    runs.loc[runs["seed"] == 1, "num_pairs"] = 500  # so that means are weighted
+    results = dataclasses.replace(results, runs=runs)
+    figure, found = figures.draw("coverage", results), cells_of(results)
+    names = ["NRE", "CalNRE (weight 1)", "CalNRE (weight 5)"]
+    assert {handle.get_label() for handle in figure.legends[0].legend_handles} == set(names)
+    for axis, budget in zip(figure.axes, (512, 1024), strict=True):
+        drawn = [line.get_ydata() for line in axis.lines if len(line.get_xdata()) == 19]
+        own = {cell.name: cell.curve["curve"] for cell in found if cell.budget == budget}
+        assert list(own) == names
+        for curve, name in zip(drawn, names, strict=True):
+            assert list(curve) == pytest.approx(own[name])
+    page = page_of(results, tmp_path)
+    data = data_of(page)
+    assert [one["name"] for one in data["series"]] == names
+    assert data["coverage"]["mean"][1] == pytest.approx(found[1].curve["curve"], rel=1e-5)
+    assert re.search(r"<noscript>.*CalNRE \(weight 1\).*</noscript>", page, re.S)
+
+
+def test_a_new_diagnostic_reaches_the_page(tmp_path, monkeypatch):
+    results = synthetic_results(("slcp",), ("nre",), (1024,), (0,), thorough=True)
+    own = results.ranks[results.ranks["test"] == "tarp"].assign(test="novel")
+    row = dataclasses.replace(DIAGNOSTICS["tarp"], name="novel", title="Novel")
+    monkeypatch.setitem(DIAGNOSTICS, "novel", row)
+    data = data_of(page_of(dataclasses.replace(results, novel=own), tmp_path))
+    assert [line["test"] for line in data["ranks"]["runs"][0]][-1] == "novel"
+    assert data["tests"]["novel"][0] == "Novel"
 
 
 # ---- What is missing is said
@@ -496,6 +544,21 @@ def test_the_table_fits_the_terminal(store, width):
     assert len(lines) == 3
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(COLUMNS[0])
+
+
+def test_a_number_is_written_alike_everywhere(store, tmp_path):
+    """0.0845 is 0.084 for one way of rounding and 0.085 for another; -0.0004 is no minus zero."""
+    results = load_results(store)
+    runs = results.runs.copy()
+    runs.loc[runs["state"] == "done", ["worst_shortfall", "auc"]] = 0.0845, -0.0004
+    page = page_of(dataclasses.replace(results, runs=runs), tmp_path)
+    shown = f"{0.0845:.3f} ± {margin(2000):.3f}"
+    table = data_of(page)["runs"]["values"]
+    assert table["worst_shortfall"]["text"].count(shown) == page.count(f">{shown}</td>") == 2
+    assert table["auc"]["text"][0].startswith("+0.000 ±")
+    run = load_runs(store)[0]
+    run = dataclasses.replace(run, metrics={**run.metrics, "auc": -0.0, "worst_shortfall": -0.0})
+    assert rows([run])[0][4:6] == ["+0.000", "0.000"]
 
 
 def test_missing_numbers_show_as_a_dash(store):

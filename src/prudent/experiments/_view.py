@@ -17,13 +17,7 @@ TRAINING_SHARE = 0.9
 
 
 class View:
-    """Counts runs and epochs, and knows what is left because it knows what runs cost.
-
-    Args:
-        configs: The runs that are not finished.
-        finished: How many were finished before.
-        report: See :class:`prudent._progress.Progress`.
-    """
+    """Counts runs and epochs, and knows what is left because it knows what runs cost."""
 
     def __init__(
         self, configs: Sequence[RunConfig], finished: int, report: Reporter = None

@@ -25,7 +25,7 @@ from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 
-__all__ = ["LaunchOptions", "find_sweep", "launch", "run_sweep"]
+__all__ = ["SHIPPED", "LaunchOptions", "find_sweep", "launch", "run_sweep"]
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"

@@ -85,6 +85,8 @@ def _depth(value: object) -> int:
 class Mistakes:
     """Everything that is wrong with what a user wrote.
 
+    A place is a key, such as ``runs[0].seed[1]``, an option such as ``--set seed=x``, or empty.
+
     Args:
         path: The file, whose lines are named.
     """
@@ -94,13 +96,7 @@ class Mistakes:
         self.found: dict[tuple[str, str], None] = {}
 
     def add(self, place: str, reason: str) -> None:
-        """Note a mistake, once.
-
-        Args:
-            place: The key, such as ``runs[0].seed[1]``, or an option of the command line such as
-                ``--set seed=x``; it may be empty.
-            reason: What is wrong.
-        """
+        """Note the reason why something cannot be used, once."""
         self.found[place, reason] = None
 
     def try_to(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:

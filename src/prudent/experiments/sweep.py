@@ -25,14 +25,7 @@ from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import FORMAT, Mistakes, read_settings
 from prudent.problems import source_digest
 
-__all__ = [
-    "MOST_RUNS",
-    "Sweep",
-    "check_directory",
-    "check_name",
-    "read_sweep",
-    "stored_sweep",
-]
+__all__ = ["MOST_RUNS", "Sweep", "check_directory", "check_name", "read_sweep", "stored_sweep"]
 
 MOST_RUNS = 10_000
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
@@ -44,7 +37,7 @@ class Sweep:
     """Runs that belong together.
 
     Args:
-        name: Of the sweep; letters, digits, dots, dashes and underscores.
+        name: The name of the sweep; letters, digits, dots, dashes and underscores.
         configs: The runs, in the order of the file, each once.
         num_duplicates: Combinations that were the same run as an earlier one.
         source: The file it came from.

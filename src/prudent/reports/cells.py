@@ -31,22 +31,6 @@ from prudent.training.options import Options
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "CELL",
-    "FORMS",
-    "Cell",
-    "Columns",
-    "arranged",
-    "beyond_chance",
-    "by_run",
-    "cells",
-    "mean_curve",
-    "private",
-    "records",
-    "settings",
-    "settings_of",
-]
-
 CELL = ["problem", "method", "budget"]
 SETTINGS = [
     name

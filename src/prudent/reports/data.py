@@ -8,17 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.history import PANELS
 from prudent.reports.cells import FORMS, Cell, Columns, by_run, records
-from prudent.reports.series import Series
+from prudent.reports.series import Series, series_of
 from prudent.training.methods import look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from prudent.experiments import Results
-
-__all__ = ["embedded", "page_data"]
 
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 SYMBOLS = {
@@ -31,6 +30,8 @@ TESTS = {
     "sbc": ("SBC: ranks less uniform", "normalized rank", "difference", 0),
     "tarp": ("TARP: coverage", "claimed credibility", "share inside", 1),
 }
+# Further diagnostics are drawn if they store these columns.
+CURVES = {"run", "test", "parameter", "level", "value", "lower", "upper", "p_value"}
 # Of training curves, and of ranks: more would make the page slow to load.
 MOST_NUMBERS = 500_000
 # Of curves; in a page of very many runs, as many as can be seen.
@@ -51,7 +52,7 @@ def page_data(
     rows = list(records(runs))
     names = [str(row["run"]) for row in rows]
     problems = list(dict.fromkeys(cell.problem for cell in single))
-    series = list(dict.fromkeys(cell.series for cell in single))
+    series = list(series_of((one.series.method, one.series.setting) for one in single).values())
     methods = list(dict.fromkeys(one.method for one in series))
     priors = {
         name: [row.get("log_prior") for row in rows if row.get("problem") == name]
@@ -85,8 +86,9 @@ def page_data(
             ],
         },
         "history": _history(results.history, names),
-        "ranks": _ranks(results.ranks, names),
-        "tests": TESTS,
+        "ranks": _ranks(results, names),
+        "tests": {name: (row.title, "level", "value", None) for name, row in DIAGNOSTICS.items()}
+        | TESTS,
         "panels": PANELS,
     }
 
@@ -160,10 +162,11 @@ def _history(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
     return {"step": step, "runs": found}
 
 
-def _ranks(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
+def _ranks(results: Results, order: Sequence[str]) -> dict[str, Any]:
     """The curves of tests by run and parameter; levels and bands that agree are kept once."""
-    step = max(1, math.ceil(len(table) / MOST_NUMBERS))
-    groups = by_run(table)
+    tables = [results.ranks, *(results.table(name) for name in DIAGNOSTICS if name not in TESTS)]
+    tables = [table for table in tables if len(table) and set(table) >= CURVES]
+    step = max(1, math.ceil(sum(map(len, tables)) / MOST_NUMBERS))
     shared: dict[tuple[float | None, ...], int] = {}
 
     def line(rows: Columns) -> dict[str, Any]:
@@ -176,13 +179,15 @@ def _ranks(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
             **{name: shared.setdefault(values, len(shared)) for name, values in bands.items()},
         }
 
-    found = [
-        [line(rows) for rows in _split(groups[run], "test", "parameter")]
-        if run in groups
-        else None
-        for run in order
-    ]
-    return {"shared": [list(values) for values in shared], "runs": found}
+    lines: dict[str, list[Any]] = {}
+    for table in tables:
+        for run, rows in by_run(table).items():
+            found = [line(part) for part in _split(rows, "test", "parameter")]
+            lines.setdefault(run, []).extend(found)
+    return {
+        "shared": [list(values) for values in shared],
+        "runs": [lines.get(run) for run in order],
+    }
 
 
 def _split(columns: Columns, *names: str) -> list[Columns]:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,13 @@ from typing import TYPE_CHECKING
 from prudent._extras import require
 from prudent._files import write_atomic
 from prudent.errors import InputError
+from prudent.reports.cells import Cell, arranged, cells
+from prudent.reports.data import embedded, page_data
+from prudent.reports.page import COLUMNS, SIGNS, contents
 from prudent.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from prudent.experiments import Results
-    from prudent.reports.cells import Cell
 
 __all__ = ["write_report"]
 
@@ -60,10 +61,6 @@ def _public(directory: Path) -> str:
 def _page(results: Results, name: str) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
-
-    from prudent.reports.cells import arranged, cells
-    from prudent.reports.data import embedded, page_data
-    from prudent.reports.page import COLUMNS, SIGNS, contents
 
     runs = arranged(results.runs)
     found, single = (cells(runs, results.curves, one_each=each) for each in (False, True))
@@ -108,13 +105,11 @@ def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
         smallest = {problem: budget for problem, budget in reversed(every)}
         shown = sorted(smallest.items())[:MOST_PANELS]
     left = len(every) - len(shown)
-    note = (
-        f"{left} more combinations of problem and budget are in the table below." if left else ""
-    )
+    note = f"{left} more combinations of problem and budget are in the table below."
     table = with_runs(results)
     places = zip(table["problem"], table["budget"], strict=True)
     drawn = svg(coverage(table[[place in shown for place in places]]), "main-")
-    return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note
+    return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note if left else ""
 
 
 def _policy(*scripts: str) -> str:

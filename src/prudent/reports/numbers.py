@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from prudent._progress import duration
 
-__all__ = ["Estimate", "number"]
-
 
 @dataclass(frozen=True)
 class Estimate:

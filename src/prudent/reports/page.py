@@ -15,8 +15,6 @@ from prudent.training.options import Options
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["COLUMNS", "SIGNS", "contents"]
-
 # Key, title and class of each column of the table.
 COLUMNS = (
     ("problem", "problem", "name"),

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from prudent.reports.cells import Cell
 from prudent.reports.numbers import Estimate
 
-__all__ = ["Case", "case_sentence", "cases", "headline"]
-
 # A sentence that names more methods than this is no longer one.
 MOST_NAMES = 6
 

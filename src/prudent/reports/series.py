@@ -9,8 +9,6 @@ from typing import Any
 
 from prudent.training import methods
 
-__all__ = ["Series", "series_of"]
-
 # Further settings of one method.
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("X", "*", "p", "h", "d", "<", ">")

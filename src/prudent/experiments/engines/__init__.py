@@ -45,11 +45,11 @@ def open_engine(
     """The engine of that name, to be used in a ``with`` statement.
 
     Args:
-        name: ``local``, ``dask`` or ``slurm``.
+        name: One of ``ENGINES``.
         workers: Processes to start; for a Dask scheduler at an address, its own workers count.
         scratch: A directory for files of the engine, which all machines share.
-        address: Of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
-        job: One Slurm job.
+        address: The address of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
+        job: The form of a Slurm job.
     """
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)

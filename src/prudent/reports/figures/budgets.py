@@ -16,18 +16,12 @@ from prudent.reports.series import Series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["auc", "log_posterior", "tradeoff"]
-
 WORDS: Any = {"color": plots.GREY, "style": "italic", "fontsize": plots.SMALL, "ha": "right"}
 
 
 @plots.themed
 def log_posterior(runs: DataFrame) -> Figure:
-    """Log posterior of the truth against the budget: median, least and greatest over seeds.
-
-    Args:
-        runs: One row per run.
-    """
+    """Log posterior of the truth against the budget: median, least and greatest over seeds."""
     found = shown(runs, "log_posterior")
     figure, axes = _by_budget(found)
     handles: dict[str, Any] = {}
@@ -50,11 +44,7 @@ def log_posterior(runs: DataFrame) -> Figure:
 
 @plots.themed
 def auc(runs: DataFrame) -> Figure:
-    """AUC of the coverage curve against the budget: mean and two standard deviations over seeds.
-
-    Args:
-        runs: One row per run.
-    """
+    """AUC of the coverage curve against the budget: mean and two standard deviations."""
     found = shown(runs, "auc")
     figure, axes = _by_budget(found, sharey=True)
     handles: dict[str, Any] = {}
@@ -79,12 +69,7 @@ def auc(runs: DataFrame) -> Figure:
 
 @plots.themed
 def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
-    """Worst shortfall of coverage against information gain: by which to choose a method.
-
-    Args:
-        runs: One row per run.
-        ax: The axes to draw in, if there is one problem.
-    """
+    """Worst shortfall of coverage against information gain: by which to choose a method."""
     found = shown(runs, "information_gain")
     if ax is None:
         figure, axes = _by_problem(found)

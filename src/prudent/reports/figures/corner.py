@@ -17,8 +17,6 @@ from prudent.reports.series import Series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["corner", "mass_levels", "smooth"]
-
 Array = NDArray[np.float64]
 BINS = 36
 MASSES = (0.9, 0.5)
@@ -26,12 +24,7 @@ MASSES = (0.9, 0.5)
 
 @plots.themed
 def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
-    """Posterior draws for one observation, with the truth and, where known, the exact posterior.
-
-    Args:
-        draws: The posterior draws.
-        run: The identity of the run; None for the first.
-    """
+    """Posterior draws for one observation, with the truth and the exact posterior if known."""
     rows = one_run(draws, run, "posterior draws", THOROUGH)
     names = list(rows["parameter"].unique())
     tables = {

@@ -15,17 +15,10 @@ from prudent.reports.figures._rows import Shown, regularizer, shown
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["coverage"]
-
 
 @plots.themed
 def coverage(curves: DataFrame) -> Figure:
-    """Coverage against level: a row per problem, a column per budget, a color per method.
-
-    Args:
-        curves: The coverage curves; with the columns of the runs, failed ones are counted and
-            settings kept apart.
-    """
+    """Coverage against level: a row per problem, a column per budget, a color per method."""
     found = shown(curves, "coverage")
     problems = sorted(curves["problem"].dropna().unique())
     budgets = sorted(curves["budget"].dropna().unique())

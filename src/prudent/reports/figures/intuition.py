@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from prudent import _plots as plots
 from prudent.reports.figures.corner import mass_levels
 
-__all__ = ["Mixture", "intuition"]
-
 Array = NDArray[np.float64]
 SHARES = (0.7, 0.3)
 # The paper says that the modes are the same, not where they are.

@@ -15,21 +15,13 @@ from prudent.reports.series import Series
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["THOROUGH", "history", "run_coverage", "sbc", "tarp"]
-
 DEMO = "Make some with: prudent demo"
 THOROUGH = "Run with `thorough = true`, for instance: prudent sweep FILE --set thorough=true"
 
 
 @plots.themed
 def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
-    """The coverage of one run with its 95 % interval at each level.
-
-    Args:
-        curves: The coverage curves.
-        run: The identity of the run; None for the first.
-        ax: The axes to draw in.
-    """
+    """The coverage of one run with its 95 % interval at each level."""
     rows = one_run(finished(curves), run, "coverage curves", DEMO)
     figure, axis = plots.one_axis(ax)
     bands = (rows[name] for name in ("level", "coverage", "lower", "upper"))
@@ -40,12 +32,7 @@ def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None =
 
 @plots.themed
 def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
-    """The difference of the ranks of the truth from uniform ones, one panel per parameter.
-
-    Args:
-        ranks: The curves of rank tests.
-        run: The identity of the run; None for the first.
-    """
+    """The difference of the ranks of the truth from uniform ones, one panel per parameter."""
     rows = one_run(ranks[ranks["test"] == "sbc"], run, "SBC ranks", THOROUGH)
     groups = list(rows.groupby("parameter", sort=False))
     figure, axes = plots.panels(len(groups), sharey=True)
@@ -59,13 +46,7 @@ def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
 
 @plots.themed
 def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
-    """Coverage of balls around random points, which sees defects in all parameters together.
-
-    Args:
-        ranks: The curves of rank tests.
-        run: The identity of the run; None for the first.
-        ax: The axes to draw in.
-    """
+    """Coverage of balls around random points, which sees defects in all parameters together."""
     rows = one_run(ranks[ranks["test"] == "tarp"], run, "TARP coverage", THOROUGH)
     figure, axis = plots.one_axis(ax)
     color = Series(rows["method"].iloc[0]).color
@@ -75,12 +56,7 @@ def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) ->
 
 
 def history(history: DataFrame, *, run: str | None = None) -> Figure:
-    """Losses, terms of the penalty and learning rate of one run, a line per member.
-
-    Args:
-        history: The training curves.
-        run: The identity of the run; None for the first.
-    """
+    """Losses, terms of the penalty and learning rate of one run, a line per member."""
     rows = one_run(history, run, "training curves", DEMO)
     return plots.training_curves(History(rows.to_dict("records")), PANELS, name_run(rows))
 

@@ -20,8 +20,7 @@ from prudent.reports.figures import (
     coverage,
     intuition,
     one_run,
-    overhead,
-    sensitivity,
+    penalty,
 )
 
 if TYPE_CHECKING:
@@ -35,79 +34,73 @@ class Entry:
     """A figure.
 
     Args:
-        name: The name of the figure and its file.
         function: The function from the table, if any, to the figure.
         table: A table of :class:`prudent.experiments.Results`, or None if nothing is read.
         question: The question that the figure answers.
         reading: How to read the figure.
     """
 
-    name: str
     function: Callable[..., Figure]
     table: str | None
     question: str
     reading: str
 
+    @property
+    def name(self) -> str:
+        """The name of the figure, of its file and of its function."""
+        return self.function.__name__
+
 
 _ENTRIES = (
     Entry(
-        "coverage",
         coverage.coverage,
         "curves",
         "Do regions of every credibility level hold the truth as often as they say?",
         "On the diagonal is calibrated, above it is cautious, below it is over-confident.",
     ),
     Entry(
-        "log_posterior",
         budgets.log_posterior,
         "runs",
         "How much do the posteriors know about the truth, and how much do simulations add?",
         "Higher is better; below the dotted line a posterior is worse than the prior.",
     ),
     Entry(
-        "auc",
         budgets.auc,
         "runs",
         "Is coverage too low or too high on average, and does it depend on the budget?",
         "Above zero is cautious, below zero is over-confident.",
     ),
     Entry(
-        "tradeoff",
         budgets.tradeoff,
         "runs",
         "Which method claims no more than it should and still knows most?",
         "Down is honest, right is informative; choose the method nearest to the lower right.",
     ),
     Entry(
-        "overhead",
-        overhead.overhead,
+        penalty.overhead,
         "runs",
         "How much longer does training take with the penalty?",
         "1 means as long as without it; the number of draws L is the price.",
     ),
     Entry(
-        "sensitivity_weight",
-        sensitivity.sensitivity_weight,
+        penalty.sensitivity_weight,
         "curves",
         "How does the weight of the penalty change coverage and log posterior?",
         "Take the smallest weight whose AUC is not below zero: more costs log posterior.",
     ),
     Entry(
-        "sensitivity_samples",
-        sensitivity.sensitivity_samples,
+        penalty.sensitivity_samples,
         "curves",
         "How many draws does the penalty need?",
         "With more draws the curve should come nearer to the diagonal, and log posterior rise.",
     ),
     Entry(
-        "run_coverage",
         one_run.run_coverage,
         "curves",
         "Is this one posterior honest, given how many test pairs there were?",
         "Where the whole band lies below the diagonal, the posterior is over-confident.",
     ),
     Entry(
-        "sbc",
         one_run.sbc,
         "ranks",
         "Which parameter has wrong ranks, and is it shifted, too narrow or too wide?",
@@ -115,21 +108,18 @@ _ENTRIES = (
         "opposite too wide; all above or all below is shifted.",
     ),
     Entry(
-        "tarp",
         one_run.tarp,
         "ranks",
         "Is the posterior right in all parameters together?",
         "Inside the grey band is fine; an S or a bow outside it is a defect.",
     ),
     Entry(
-        "corner",
         corner.corner,
         "draws",
         "What does a posterior look like?",
         "The truth should lie where there is mass; dashed lines are the exact posterior.",
     ),
     Entry(
-        "history",
         one_run.history,
         "history",
         "Did training converge, and did it learn by heart?",
@@ -137,7 +127,6 @@ _ENTRIES = (
         "marked.",
     ),
     Entry(
-        "intuition",
         intuition.intuition,
         None,
         "What is coverage?",
@@ -163,9 +152,10 @@ def draw(name: str, results: Results, **options: Any) -> Figure:
     """Draw a figure; if the results do not have what it needs, the error says what to run.
 
     Args:
-        name: See :func:`names`.
-        results: See :func:`prudent.experiments.load_results`.
-        **options: Options of the figure's function, such as ``run``.
+        name: One of :func:`names`.
+        results: The tables from :func:`prudent.experiments.load_results`.
+        **options: Options of the function, such as ``run``, the identity of a run or the beginning
+            of it, and ``ax``, the axes to draw in.
     """
     entry = get(name)
     if entry.table is None:

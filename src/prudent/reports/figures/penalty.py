@@ -1,4 +1,4 @@
-"""What the weight of the penalty and its number of draws do."""
+"""What the penalty does and costs: its weight, its number of draws, its time."""
 
 from __future__ import annotations
 
@@ -11,35 +11,27 @@ from matplotlib.figure import Figure
 
 from prudent import _plots as plots
 from prudent.errors import InputError
-from prudent.reports.cells import CELL
-from prudent.reports.figures._rows import finished, no_variation, regularizer, shown, widest
-from prudent.training.methods import METHODS, look
+from prudent.reports.cells import CELL, settings_of
+from prudent.reports.figures._rows import finished, regularizer, shown
+from prudent.reports.series import Series, series_of
+from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["sensitivity_samples", "sensitivity_weight"]
-
+MACHINE = ["problem", "budget", "device", "threads", "batch_size"]
 WORDS = {"weight": "weight of the penalty", "num_samples": "draws per pair, L"}
 
 
 @plots.themed
 def sensitivity_weight(curves: DataFrame) -> Figure:
-    """Coverage, AUC and log posterior for several weights of the penalty.
-
-    Args:
-        curves: Coverage curves with the columns of the runs, as ``draw`` passes them.
-    """
+    """Coverage, AUC and log posterior for several weights of the penalty."""
     return _sensitivity(curves, "weight")
 
 
 @plots.themed
 def sensitivity_samples(curves: DataFrame) -> Figure:
-    """Coverage, AUC and log posterior for several numbers of draws in the penalty.
-
-    Args:
-        curves: Coverage curves with the columns of the runs, as ``draw`` passes them.
-    """
+    """Coverage, AUC and log posterior for several numbers of draws in the penalty."""
     return _sensitivity(curves, "num_samples")
 
 
@@ -79,7 +71,7 @@ def _sensitivity(curves: DataFrame, setting: str) -> Figure:
         *planned,
     ]
     method, problem = (
-        plots.plain_name(look(first["method"]).label),
+        plots.plain_name(Series(first["method"]).name),
         plots.plain_name(first["problem"]),
     )
     where = f"{method} on {problem}, {first['budget']:,.0f} simulations"
@@ -129,7 +121,7 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     runs = rows.drop_duplicates("run")
     style = {"color": "black", "linestyle": "--", "linewidth": 1}
     mean = rows.groupby("level")["coverage"].mean()
-    text = f"{look(runs['method'].iloc[0]).label}, {runs['budget'].iloc[0]:,.0f} simulations"
+    text = f"{Series(runs['method'].iloc[0]).name}, {runs['budget'].iloc[0]:,.0f} simulations"
     handle: list[Any] = axes[0].plot(mean.index, mean, label=text, **style)
     axes[1].axhline(runs["auc"].mean(), **style)
     axes[2].axhline(runs["log_posterior"].median(), **style)
@@ -139,3 +131,93 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
 def _range(counts: Any) -> str:
     least, most = int(counts.min()), int(counts.max())
     return f"{least}" if least == most else f"{least} to {most}"
+
+
+@plots.themed
+def overhead(runs: DataFrame) -> Figure:
+    """Training time against the draws of the penalty, relative to the method without it.
+
+    Runs that may stop early are left out: the table does not say after how many epochs they did.
+    """
+    done = finished(runs)
+    steady = done[done["patience"].isna() & done["train_seconds"].notna()].copy()
+    steady["pace"] = steady["train_seconds"] / (steady["epochs"] * steady["members"])
+    penalised = steady[steady["method"].map(regularizer) == "coverage"]
+    scans = [widest(group, "num_samples") for _, group in penalised.groupby([*MACHINE, "method"])]
+    scans = [scan for scan in scans if scan["num_samples"].nunique() > 1]
+    if not scans:
+        raise no_variation("overhead", "num_samples", "sweeps/overhead.toml")
+    drawn = {run for scan in scans for run in scan["run"]}
+    penalised = penalised[penalised["run"].isin(drawn)]
+    groups = list(penalised.groupby(MACHINE))
+    figure, axes = plots.panels(len(groups), panel=(2.2, 2.0))
+    handles: dict[str, Any] = {}
+    relative = []
+    for axis, (machine, rows) in zip(axes, groups, strict=True):
+        same = (steady[MACHINE] == list(machine)).all(axis=1)
+        relative.append(_slowdown(axis, rows, steady[same], handles))
+        problem, budget, device, *_ = machine
+        axis.set_title(f"{plots.plain_name(problem)}, {budget:,}, {device}")
+    seeds = penalised["seed"].nunique()
+    note = f"Mean of {seeds} seed{'s' * (seeds > 1)}"
+    note += "; bars: ± 2 standard deviations" * (seeds > 1)
+    counts = penalised.groupby([*MACHINE, "method", "num_samples"])["seed"].nunique()
+    fewer = int((counts < seeds).sum())
+    missing = f"{fewer} of {len(counts)} points have fewer seeds" if fewer else ""
+    early = len(done) - len(steady)
+    left_out = f"{early:,} runs that may stop early not drawn" if early else ""
+    title = "Time of training" + (", relative to no penalty" if all(relative) else " per epoch")
+    plots.dress(figure, title, [note, missing, left_out], list(handles.values()))
+    return figure
+
+
+def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[str, Any]) -> bool:
+    """One line per method; whether all of them are relative."""
+    looks = {one.method: one for one in series_of((name, "") for name in rows["method"]).values()}
+    plain = {
+        name: all_runs[all_runs["method"] == METHODS[name].family]["pace"].mean() for name in looks
+    }
+    relative = all(pace == pace for pace in plain.values())
+    for name, look in looks.items():
+        own = rows[rows["method"] == name]
+        pace = own["pace"] / plain[name] if relative else own["pace"]
+        groups = pace.groupby(own["num_samples"])
+        mean, spread = groups.mean(), 2 * groups.std().fillna(0)
+        text = f"{look.name} / {Series(METHODS[name].family).name}" if relative else look.name
+        handles[text] = axis.errorbar(
+            mean.index, mean, yerr=spread, label=text, capsize=2, elinewidth=0.8, **look.line
+        )
+    axis.set_xscale("log", base=2)
+    values = sorted(rows["num_samples"].unique())
+    axis.set_xticks(values, [f"{value:g}" for value in values])
+    axis.minorticks_off()
+    if relative:
+        axis.axhline(1, color=plots.LINE, linewidth=0.8)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("draws per pair, L")
+    axis.set_ylabel("times as long" if relative else "seconds per epoch")
+    return relative
+
+
+def widest(runs: DataFrame, setting: str) -> DataFrame:
+    """Of the groups of runs that differ in a setting and seeds alone, the one with most values.
+
+    Args:
+        runs: One row per run.
+        setting: A column; the method's own weight takes the place of none.
+    """
+    if len(runs) == 0:
+        return runs
+    text = settings_of(runs)
+    values = text[setting].astype(float)
+    keys = text.drop(columns=setting).join(runs[CELL].astype(str)).agg(tuple, axis=1)
+    best = max(keys.unique(), key=lambda key: (values[keys == key].nunique(), (keys == key).sum()))
+    return runs.assign(**{setting: values})[keys == best]
+
+
+def no_variation(figure: str, setting: str, sweep: str) -> InputError:
+    """The error for a scan that was not run."""
+    return InputError(
+        f"the figure `{figure}` needs finished runs that differ in `{setting}`, and there are "
+        f"none. Make some with: prudent sweep {sweep}"
+    )
