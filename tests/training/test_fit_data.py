@@ -64,14 +64,11 @@ def test_what_is_missing_is_named(store, tmp_path):
 def test_a_registered_problem_brings_its_networks(tmp_path):
     problem = problems.get("lotka_volterra")
     store = simulate(problem, 64, tmp_path / "s", chunk_size=64, progress=False)
-    options = {"epochs": 1, "batch_size": 32, "progress": False}
-    found = fit(store, method="npe", **options)
-    expected = fit(
-        store.pairs(), prior=problem.prior, method="npe", **problem.networks["npe"], **options
-    )
+    options = {"method": "nre", "epochs": 1, "batch_size": 32, "progress": False}
+    found = fit(store, **options)
+    expected = fit(store.pairs(), prior=problem.prior, **problem.networks["nre"], **options)
     assert torch.equal(weights(found), weights(expected))
-    other = fit(store, method="npe", hidden=[8], transforms=1, **options)
-    assert other.hidden == (8,)
+    assert fit(store, hidden=[8], **options).hidden == (8,)
 
 
 def failing(theta, generator):

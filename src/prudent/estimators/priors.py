@@ -177,6 +177,8 @@ def from_table(table: Mapping[str, Any]) -> tuple[Distribution, list[str], list[
             parameters = {"low": values["low"], "high": values["high"]}
             base = {"class": "Uniform", "dtype": "float32", "parameters": parameters}
             prior = from_spec({"class": "Independent", "base": base, "dims": 1})
+            if not bool((torch.tensor(values["low"]) < torch.tensor(values["high"])).all()):
+                raise ValueError("`low` is not below `high`.")
         elif "parameter" in values:
             rows = values["parameter"]
             names = names or [row.get("name", f"theta_{i + 1}") for i, row in enumerate(rows)]
