@@ -22,6 +22,7 @@ from prudent.cli.options import (
 from prudent.cli.output import allow_import, check_writable, emit, show
 from prudent.errors import InputError
 from prudent.experiments.engines import local, open_engine
+from prudent.experiments.launch import LaunchOptions
 
 # Suffixes that promise a file.
 FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
@@ -59,7 +60,7 @@ def simulate(
       prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
     """
     whole("num_simulations", num_simulations, 1)
-    whole("workers", workers, 1)
+    LaunchOptions(workers, engine, address)  # refuses what cannot be used
     problems.check(problem)
     _check_suffix(Path(output))
     check_writable(Path(output).parent)

@@ -31,11 +31,11 @@ TYPICAL = "slcp"
 
 
 class Estimate(NamedTuple):
-    """What is to be expected of several runs.
+    """The expected cost of several runs.
 
     Args:
-        seconds: On the given number of workers.
-        bytes: On disk, with the checkpoints of runs at work.
+        seconds: The time on the given number of workers.
+        bytes: The space on disk, with the checkpoints of runs at work.
         corrected: Whether finished runs corrected the table.
     """
 
@@ -69,7 +69,7 @@ def seconds(config: RunConfig) -> float:
 
 
 def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
-    """What the runs take on disk: simulations once, two checkpoints of each that is at work."""
+    """The space that runs take on disk: simulations once, two checkpoints of each at work."""
     configs, shared = list(configs), dict[tuple[str, int], float]()
     for c in configs:
         key, size = (c.problem, c.seed), c.budget * _cost(c)["row_bytes"]
@@ -83,7 +83,7 @@ def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
 def estimate(
     configs: Sequence[RunConfig], finished: Iterable[RunConfig], root: Path, workers: int
 ) -> Estimate:
-    """What the runs cost.
+    """The expected cost of some runs.
 
     Args:
         configs: Runs to come.
@@ -101,7 +101,7 @@ def estimate(
 
 
 def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str], float]:
-    """How much longer runs took than the table says, by problem and method."""
+    """The ratio of the time that runs took to that of the table, by problem and method."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for config, _ in zip(finished, range(MOST_READ), strict=False):
         try:

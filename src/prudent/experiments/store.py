@@ -35,23 +35,6 @@ from prudent.training import methods
 if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
 
-__all__ = [
-    "Run",
-    "claim",
-    "clear",
-    "failure",
-    "find",
-    "forget_failure",
-    "holder",
-    "is_finished",
-    "is_unfinished",
-    "load_runs",
-    "publish",
-    "read",
-    "record_failure",
-    "unfinished_path",
-]
-
 ERROR = "error.txt"
 
 logger = logging.getLogger("prudent")
@@ -119,7 +102,7 @@ def find(path: Path, config: RunConfig) -> Run | None:
 
 
 def unfinished_path(path: Path, suffix: str = "") -> Path:
-    """Where the unfinished parts of a run are."""
+    """The path of the unfinished parts of a run."""
     return path.parent / ".work" / f"{path.name}{suffix}"
 
 
@@ -140,7 +123,7 @@ def claim(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """Who holds a run (``host``, ``pid``, ``since``), or None if nobody does."""
+    """The ``host``, ``pid`` and ``since`` of who holds a run, or None if nobody does."""
     return _locks.holder(unfinished_path(path, ".lock"))
 
 
