@@ -21,6 +21,7 @@ from prudent.cli.options import (
 )
 from prudent.cli.output import allow_import, check_writable, emit, show
 from prudent.experiments.engines import local, open_engine
+from prudent.experiments.launch import LaunchOptions
 
 
 @click.command()
@@ -55,7 +56,7 @@ def simulate(
       prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
     """
     whole("num_simulations", num_simulations, 1)
-    whole("workers", workers, 1)
+    LaunchOptions(workers, engine, address)  # refuses what cannot be used
     problems.check(problem)
     check_writable(Path(output).parent)
     allow_import(problem, quiet=quiet or as_json)

@@ -48,6 +48,8 @@ class LaunchOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.address is not None and self.engine != "dask":
+            raise InputError(f"an address is for the engine dask, not for {self.engine}.")
 
     @classmethod
     def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
