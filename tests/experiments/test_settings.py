@@ -159,3 +159,18 @@ def test_a_setting_that_is_not_set_is_no_part_of_the_identity():
     assert settings_of(New)["two"] == Setting(
         "two", (str, type(None)), None, "The second", identity="if set"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine=spark"], "unknown engine `spark`."),
+        (["--address=tcp://x:1"], "an address is for the engine dask, not for local."),
+    ],
+)
+def test_a_plan_looks_at_the_engine(tmp_path, arguments, words):
+    for command in (["sweep", "demo.toml", "--dry-run"], ["simulate", "slcp", "-o", "x.zarr"]):
+        done = prudent(*command, *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"Error: {words}")
+        assert list(tmp_path.iterdir()) == []

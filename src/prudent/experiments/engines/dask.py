@@ -175,7 +175,7 @@ def local_cluster(workers: int, scratch: Path) -> Dask:
 
 
 def quiet_dask() -> None:
-    """What Dask has to say about lost workers and schedulers we say in words of our own."""
+    """Silences the logs of Dask; lost workers and schedulers become errors of our own."""
     for name in ("distributed", "distributed.scheduler", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -231,10 +231,10 @@ def _plugin(*places: str) -> Any:
     from distributed import WorkerPlugin
 
     class Preparation(WorkerPlugin):
-        """Modules of the user, threads, progress."""
+        """Gives workers the modules of the user, one thread and a way to report progress."""
 
         def setup(self, worker: Any) -> None:
-            """On a worker."""
+            """Prepares a worker for runs."""
             from prudent.experiments._worker import prepare
 
             sys.path += [p for p in places if os.path.isdir(p) and p not in sys.path]

@@ -88,7 +88,7 @@ class Job:
         return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
     def arguments(self, logs: Path) -> dict[str, Any]:
-        """What dask-jobqueue takes."""
+        """The arguments of a job of dask-jobqueue."""
         lifetime = max(self.seconds // 2, self.seconds - MARGIN_SECONDS)
         return {
             "queue": self.queue,
