@@ -121,16 +121,9 @@ class Cell:
 def arranged(runs: DataFrame) -> DataFrame:
     """The runs in the order of a page: problem, budget, method, seed."""
     keys = ["problem", "budget", "method", "seed", "run"]
-    return runs.sort_values(
-        keys,
-        key=lambda column: (
-            column.map(lambda name: (position(name), str(name)))
-            if column.name == "method"
-            else column
-        ),
-        kind="stable",
-        ignore_index=True,
-    )
+    places = [(position(name), str(name)) for name in runs["method"]]
+    ordered = runs.assign(method=places).reset_index(drop=True).sort_values(keys, kind="stable")
+    return runs.iloc[ordered.index].reset_index(drop=True)
 
 
 def settings_of(runs: DataFrame) -> DataFrame:
