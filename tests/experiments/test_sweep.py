@@ -258,6 +258,11 @@ class TestCost:
         assert all(seconds(other) > seconds(config) for other in more)
         assert seconds(config) > seconds(RunConfig("slcp", "nre", 1024))
         assert disk_bytes([config] * 3, 1) > disk_bytes([config] * 2, 1) > 1e6
+        large = [
+            dataclasses.replace(config, problem="gravitational_waves", budget=n)
+            for n in (2, 10**5)
+        ]
+        assert disk_bytes([large], 1) > 65_544 * 10**5, "simulations are not counted"
 
     def test_workers_share_it_and_finished_runs_correct_it(self, tmp_path):
         configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(4)]

@@ -69,11 +69,15 @@ def seconds(config: RunConfig) -> float:
 
 
 def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
-    """The space that runs take on disk, with two checkpoints of each that is at work."""
+    """The space that runs take on disk: simulations once, two checkpoints of each at work."""
+    configs, shared = list(configs), dict[tuple[str, int], float]()
+    for c in configs:
+        key, size = (c.problem, c.seed), c.budget * _cost(c)["row_bytes"]
+        shared[key] = max(size, shared.get(key, 0.0))
     sizes = sorted(_cost(c)["megabytes"] * c.training.members for c in configs)
     # A checkpoint holds the weights, the best ones, and two moments of each.
     at_work = sum(8 * size for size in sizes[-workers:])
-    return round((sum(sizes) + at_work) * 1e6)
+    return round((sum(sizes) + at_work) * 1e6 + sum(shared.values()))
 
 
 def estimate(
@@ -117,6 +121,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 def _cost(config: RunConfig) -> dict[str, float]:
     table, family = _table(), methods.get(config.method).family
-    row = table.get(config.problem.removesuffix("_pycbc"), {"simulate": 0.0})
+    unknown = {"simulate": 0.0, "row_bytes": table[TYPICAL]["row_bytes"]}
+    row = table.get(config.problem.removesuffix("_pycbc"), unknown)
     known = row.get(family) or table[TYPICAL].get(family) or table[TYPICAL]["nre"]
-    return {"simulate": row["simulate"], **known}
+    return {"simulate": row["simulate"], "row_bytes": row["row_bytes"], **known}

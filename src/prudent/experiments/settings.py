@@ -13,9 +13,11 @@ from typing import Any
 
 from prudent.errors import InputError
 
-__all__ = ["FORMAT", "Mistakes", "read_settings"]
+__all__ = ["FORMAT", "FORMATS", "Mistakes", "read_settings"]
 
-FORMAT = 1
+#: Since format 2 the pairs of a budget are the first of one sequence per problem and seed.
+FORMAT = 2
+FORMATS = (1, FORMAT)
 MOST_SHOWN = 10
 LARGEST_FILE = 2**18
 DEEPEST = 16
@@ -42,7 +44,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} does not hold a table of settings.")
     if _depth(values) > DEEPEST:
         raise InputError(f"{path} is nested deeper than {DEEPEST} levels.")
-    if values.pop("format", FORMAT) != FORMAT:
+    if values.pop("format", FORMAT) not in FORMATS:
         raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
     return values
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import shutil
@@ -70,6 +71,13 @@ class Run:
         """The contents of a file, which must be those that were stored with this run."""
         checksum = self.files.get(name, {}).get("sha256")
         return read_whole(self.path / name, _remedy(self.path), checksum)
+
+    def record(self) -> dict[str, Any]:
+        """What the run remembers of its pairs; nothing if it is of version 0.1.0."""
+        if "data.json" not in self.files:
+            return {}
+        found: dict[str, Any] = json.loads(self.file("data.json"))
+        return found
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
