@@ -18,6 +18,7 @@ from sweeps import throughput
 import prudent
 from prudent.coverage import alpha, penalty
 from prudent.datasets import Pairs
+from prudent.datasets.simulate import draw_pairs
 from prudent.diagnostics import measure, parameters, posterior_ranks, sbc
 
 REPEATS = 3
@@ -237,7 +238,7 @@ def main():
     # One thread for everybody: plain loops have no more, and two on a shared machine are noise.
     torch.set_num_threads(1)
     problem = prudent.problems.get("slcp")
-    pairs = Pairs(*problem.draw(1024, 0, "budget"))
+    pairs = draw_pairs(problem, 1024, 0)
     results = {
         **overhead_of_the_penalty(problem, pairs),
         **coverage_of_a_ratio(problem, pairs),

@@ -5,6 +5,7 @@ that does nothing else: python bench/steps.py [PROBLEM ...]
 """
 
 import json
+import math
 import sys
 import time
 
@@ -56,7 +57,8 @@ def main():
     chosen = sys.argv[1:] or [name for name in prudent.problems.names() if "pycbc" not in name]
     table = json.loads(TABLE.read_bytes())
     for name in chosen:
-        row = table.setdefault(name, {})
+        row, problem = table.setdefault(name, {}), prudent.problems.get(name)
+        row["row_bytes"] = 4 * (problem.dim + math.prod(problem.x_shape))
         for family in FAMILIES:
             row["simulate"], row[family] = measure(name, family)
             print(name, family, row[family], flush=True)

@@ -59,7 +59,8 @@ def test_an_error_in_one_line(error, text):
 
 
 def test_a_missing_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)  # whatever parts of it were imported before
+    monkeypatch.setitem(sys.modules, "sklearn.tree", json)
     with pytest.raises(InputError) as error:
         require("sklearn.tree", "distances", "local coverage")
     expected = 'local coverage needs scikit-learn: pip install "prudent[distances]"'

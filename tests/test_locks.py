@@ -112,6 +112,21 @@ def test_those_who_wait_take_turns(lock):
     assert most == 1
 
 
+def test_a_lock_that_lost_its_name_is_not_one(lock, monkeypatch, flock):
+    """On NFS a removed file that is open stays, under another name."""
+    real, aside = fcntl.flock, lock.with_name(".nfs")
+
+    def slow(*arguments):
+        if not aside.exists():
+            lock.rename(aside)
+        return real(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", slow)
+    with hold(lock, wait=False):
+        assert holder(lock)["pid"] == os.getpid()
+        assert aside.read_bytes() == b""
+
+
 def test_files_of_the_dead_do_not_block(lock):
     """Of this host, of another, with rubbish inside."""
     for text in ('{"host": "elsewhere", "pid": 1, "since": 0}', "", "\0rubbish"):

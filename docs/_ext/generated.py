@@ -17,7 +17,7 @@ from prudent._settings import Setting, settings_of
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
-from prudent.diagnostics.diagnosis import metric
+from prudent.diagnostics.expected_coverage import metric
 from prudent.experiments.config import KEYS
 from prudent.experiments.engines.slurm import Job
 from prudent.problems import DESCRIPTIONS

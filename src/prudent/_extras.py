@@ -26,10 +26,11 @@ def require(module: str, extra: str, purpose: str) -> Any:
     >>> require("matplotlib", "report", "figures").__name__
     'matplotlib'
     """
+    library = module.partition(".")[0]
     try:
+        importlib.import_module(library)
         return importlib.import_module(module)
     except ImportError as error:
-        library = module.partition(".")[0]
         verb = "need" if purpose.endswith("s") else "needs"
         raise InputError(
             f'{purpose} {verb} {LIBRARIES.get(library, library)}: pip install "prudent[{extra}]"'

@@ -51,7 +51,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def _reason(path: object, directory: Path, needed: int, error: OSError) -> str:
-    """What came, and what to do: the space for a full disk, the directory for the rest."""
+    """The message for a write that failed, with what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = shutil.disk_usage(directory).free
         return (

@@ -83,7 +83,16 @@ def holder(file: Path) -> dict[str, Any] | None:
 
 def _take(file: Path) -> Callable[[], None] | None:
     """Makes one attempt at a lock; returns what releases it, or None if another holds it."""
-    lock = FileLock(file, fallback_to_soft=False, thread_local=False)
+
+    def sign(descriptor: int) -> None:
+        # Some file systems keep the file of a holder that has gone under another name.
+        if not os.path.samestat(os.fstat(descriptor), os.stat(file)):
+            raise FileNotFoundError
+        with contextlib.suppress(OSError):  # only for people to read
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, _facts())
+
+    lock = FileLock(file, fallback_to_soft=False, thread_local=False, on_acquired=sign)
     while not lock.is_locked:
         try:
             lock.acquire(blocking=False)
@@ -96,8 +105,6 @@ def _take(file: Path) -> Callable[[], None] | None:
                 raise
             file.unlink(missing_ok=True)
             return _take_claim(_claim(file))
-    with contextlib.suppress(OSError):  # only for people to read
-        file.write_bytes(_facts())
 
     def release() -> None:
         # Removed while it is held: who waited for it sees that, and takes the next one.

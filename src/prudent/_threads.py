@@ -1,4 +1,4 @@
-"""How many threads torch may use, for a while.
+"""The number of threads that torch uses, fixed for a while.
 
 The number can change the last bits of a result, and on a busy machine more threads can be slower:
 every short operation waits for the slowest of them.

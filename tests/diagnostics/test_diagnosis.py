@@ -5,9 +5,11 @@ import math
 
 import pytest
 import torch
+import zuko
 from known_posteriors import SPREAD, Known, box, boxed, boxed_pairs, gaussian
 
 import prudent
+from prudent.contracts import Rows
 from prudent.diagnostics import Coverage, expected_coverage
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
@@ -196,3 +198,28 @@ def test_a_picture():
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
     assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]
+
+
+def test_a_flow_of_zuko_is_diagnosed_as_it_is():
+    """Its posteriors have `log_prob` and `sample` alone: rows are conditioned again."""
+    problem = prudent.problems.get("two_moons")
+    theta, x = problem.draw(1000, 0)
+    torch.manual_seed(0)
+    flow = zuko.flows.MAF(features=2, context=2, transforms=2, hidden_features=(32, 32))
+    optimizer = torch.optim.Adam(flow.parameters(), 5e-3)
+    for _ in range(100):
+        loss = -flow(x).log_prob(theta).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    flow.prior, flow.normalized = problem.prior, True
+    assert not isinstance(flow(x[:2]), Rows)
+    pairs = problem.draw(150, 0, "test")
+    grid, drawn = (diagnose(flow, pairs, method=method) for method in ("auto", "samples"))
+    assert (grid.computed_by, drawn.computed_by) == ("grid", "samples")
+    assert grid.num_invalid == 0
+    assert abs(grid.auc - drawn.auc) < 0.02
+    assert grid.log_posterior == drawn.log_posterior > grid.log_prior
+    thorough = diagnose(flow, pairs, thorough=True)
+    assert thorough.results["sbc"].ranks.names == ("theta_1", "theta_2", "log_prob")
+    assert thorough.metrics()["auc"] == grid.auc

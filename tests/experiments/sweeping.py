@@ -52,7 +52,7 @@ num_test = 16
 training.epochs = {epochs}
 training.batch_size = 32
 """
-SAME = ("config.json", "coverage.json", "history.jsonl", "model.safetensors")
+SAME = ("config.json", "coverage.json", "data.json", "history.jsonl", "model.safetensors")
 
 
 def prepare(place, budgets, methods='"npe"', epochs=2):

@@ -12,7 +12,7 @@ from sweeping import wait_for
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import Runner
 from prudent.experiments.engines import Local, WorkerDied
-from prudent.experiments.run import run
+from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, read
 from prudent.training import Options
 

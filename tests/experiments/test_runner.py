@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from prudent._progress import Progress
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import DiskFull, Runner
 from prudent.experiments._view import View
@@ -122,7 +123,7 @@ def test_time_left_follows_the_pace(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr("prudent.experiments._view.time.monotonic", lambda: clock[0])
     configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(10)]
-    view = View(configs, 2, report=False)
+    view = View(configs, 2, Progress("sweep", 1.0, report=False))
     assert view.seconds_left() is None
     for config in configs[:5]:
         view.listen({"run": "", "identity": config.identity, "event": "start"})

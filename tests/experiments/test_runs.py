@@ -13,6 +13,7 @@ import torch
 import prudent
 from faults import CRASHED, fault_points, mutations
 from prudent._files import to_json, write_atomic
+from prudent.datasets.simulate import draw_pairs
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._worker import attempt
@@ -27,6 +28,7 @@ TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2,
 FILES = {
     "config.json",
     "coverage.json",
+    "data.json",
     "history.jsonl",
     "metrics.json",
     "model.safetensors",
@@ -216,7 +218,7 @@ def test_a_stored_estimator_can_be_diagnosed_again(finished):
 
 def test_test_pairs_are_not_training_pairs():
     problem = prudent.problems.get("gaussian")
-    budget, test = problem.draw(1000, 0, "budget")[0], problem.draw(1000, 0, "test")[0]
+    budget, test = draw_pairs(problem, 1000, 0).theta, problem.draw(1000, 0, "test")[0]
     assert not (budget[:, None] == test[None]).all(-1).any()
 
 

@@ -14,7 +14,7 @@ from prudent.experiments.sweep import read_sweep
 from prudent.training import Options, fit
 
 BASE = {"problem": "gaussian", "method": "calnre", "budget": 64}
-WRONG = ["some text", -1.5, 2.5, 7, -3, True, [1]]
+WRONG = ["some text", -1.5, 0, 1.5, 7, -3, True, [1]]
 OWN = {"problem": "a:b", "device": "cuda:1"}
 
 
@@ -49,6 +49,7 @@ def test_a_wrong_value_is_refused_in_the_same_words_everywhere(tmp_path, key, va
     assert f"`{name}`" in words or words.startswith(f"unknown {name} `")
     if table:
         assert message(Options.of, **{name: value}) == words
+        assert message(fit, None, None, None, **{name: value}) == words
         changed = {**BASE, "training": {name: value}}
     else:
         assert message(RunConfig, **{**BASE, name: value}) == words
@@ -158,3 +159,18 @@ def test_a_setting_that_is_not_set_is_no_part_of_the_identity():
     assert settings_of(New)["two"] == Setting(
         "two", (str, type(None)), None, "The second", identity="if set"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine=spark"], "unknown engine `spark`."),
+        (["--address=tcp://x:1"], "an address is for the engine dask, not for local."),
+    ],
+)
+def test_a_plan_looks_at_the_engine(tmp_path, arguments, words):
+    for command in (["sweep", "demo.toml", "--dry-run"], ["simulate", "slcp", "-o", "x.zarr"]):
+        done = prudent(*command, *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"Error: {words}")
+        assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ import pytest
 from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes, estimate, seconds
+from prudent.experiments.launch import find_sweep
 from prudent.experiments.status import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
@@ -257,6 +258,11 @@ class TestCost:
         assert all(seconds(other) > seconds(config) for other in more)
         assert seconds(config) > seconds(RunConfig("slcp", "nre", 1024))
         assert disk_bytes([config] * 3, 1) > disk_bytes([config] * 2, 1) > 1e6
+        large = [
+            dataclasses.replace(config, problem="gravitational_waves", budget=n)
+            for n in (2, 10**5)
+        ]
+        assert disk_bytes([large], 1) > 65_544 * 10**5, "simulations are not counted"
 
     def test_workers_share_it_and_finished_runs_correct_it(self, tmp_path):
         configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(4)]
@@ -292,9 +298,10 @@ def test_states_of_what_is_in_a_directory(tmp_path):
 
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))
+DEMO = find_sweep("demo.toml")
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*SWEEPS, DEMO], ids=lambda path: path.stem)
 def test_our_sweeps_are_valid_and_explain_themselves(path):
     found = read_sweep(path)
     assert found.name == path.stem
@@ -310,8 +317,23 @@ def test_our_sweeps_are_all_there():
     assert [path.stem for path in SWEEPS] == expected
 
 
+def test_the_runs_of_the_demonstration_stay(tmp_path, monkeypatch):
+    """And it is found by its name, unless there is a file of that name."""
+    expected = [
+        RunConfig("slcp", method, budget, 3, training=Options(epochs=epochs)).identity
+        for budget, epochs in ((1024, 60), (4096, 30))
+        for method in ("nre", "bnre", "calnre")
+    ]
+    found = read_sweep(find_sweep("sweeps/demo.toml"), ["seed=3"])
+    assert [config.identity for config in found.configs] == expected
+    monkeypatch.chdir(tmp_path)
+    Path("demo.toml").touch()
+    for name in ("demo.toml", "elsewhere/demo.toml", "nothing.toml"):
+        assert find_sweep(name) == Path(name)
+
+
 def test_a_sweep_is_one_call(tmp_path):
-    from prudent.experiments import load, run_sweep
+    from prudent.experiments import load_results, run_sweep
 
     file = tmp_path / "tiny.toml"
     file.write_text(
@@ -320,6 +342,6 @@ def test_a_sweep_is_one_call(tmp_path):
     )
     counts = run_sweep(file, tmp_path / "runs", workers=1, progress=False)
     assert (counts["done"], counts["left"]) == (2, 0)
-    assert list(load(tmp_path / "runs")["budget"]) == [128, 130]
+    assert list(load_results(tmp_path / "runs").runs["budget"]) == [128, 130]
     with pytest.raises(InputError, match="`workers` is 0"):
         run_sweep(file, tmp_path / "runs", workers=0)

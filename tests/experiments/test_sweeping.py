@@ -247,7 +247,7 @@ def test_a_terminal_sees_counts_and_time_left(tmp_path):
     prepare(tmp_path, [160])
     seen = seen_on_a_terminal(command("my.toml", "-o", "runs"), tmp_path)
     assert b"sweep: 100%" in seen
-    assert b"0/1 done, 1 running, 0 failed" in seen
+    assert b"| 0/1 done, 1 running, 0 failed" in seen  # no comma after the bar
     assert b"1 of 1 runs done: runs" in seen
 
 

@@ -1,8 +1,15 @@
 """Thorough runs keep their rank tests and one posterior, and tables show them."""
 
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 
 import prudent.experiments
+from prudent.diagnostics.registry import DIAGNOSTICS, Diagnostic
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
 from prudent.experiments.run import run_one as run
@@ -66,3 +73,123 @@ def test_plain_runs_have_empty_tables(tmp_path):
     assert {"run", "test", "level", "p_value"} <= set(results.ranks.columns)
     assert {"run", "kind", "parameter", "value"} <= set(results.draws.columns)
     assert len(results.history) == 1
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """A diagnostic from outside: how wide the posteriors are."""
+
+    names: tuple[str, ...]
+    spreads: tuple[float, ...]
+
+    verdict = "as wide as they are"
+
+    def metrics(self):
+        return {"widest": max(self.spreads)}
+
+    def rows(self):
+        pairs = zip(self.names, self.spreads, strict=True)
+        return [
+            {"parameter": name, "quantile": [0.5, 0.9], "spread": [s, 2 * s]} for name, s in pairs
+        ]
+
+
+def spreads(evidence):
+    measured = evidence.measurement
+    return Spreads(evidence.names, tuple(measured.variance.mean(0).sqrt().tolist()))
+
+
+def test_a_diagnostic_from_outside_is_followed_all_the_way(tmp_path, monkeypatch):
+    """From its row to the scalars, the text, the stored records, a table and a figure by name."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from prudent.reports import figures
+    from prudent.reports.figures.registry import Entry
+
+    def picture(table):
+        figure = Figure()
+        for _, own in table.groupby("parameter"):
+            figure.subplots().plot(own["quantile"], own["spread"])
+        return figure
+
+    monkeypatch.setitem(
+        DIAGNOSTICS, "spreads", Diagnostic("spreads", "spreads", spreads, "spreads")
+    )
+    entry = Entry("spreads", picture, "spreads", "How wide?", "Up is wider.")
+    monkeypatch.setitem(figures.FIGURES, "spreads", entry)
+    stored = run(CONFIG, tmp_path / CONFIG.identity, progress=False)
+    assert stored.metrics["widest"] > 0
+    results = prudent.experiments.load_results(tmp_path)
+    assert results.runs["widest"].item() == stored.metrics["widest"]
+    table = results.table("spreads")
+    assert list(table["parameter"]) == ["theta_1", "theta_1", "theta_2", "theta_2"]
+    assert set(table["test"]) == {"spreads"}
+    assert table["spread"].max() == pytest.approx(2 * stored.metrics["widest"])
+    name = DIAGNOSTICS["spreads"].figure
+    (line, *_) = figures.draw(name, results).axes[0].lines
+    assert list(line.get_ydata()) == list(table["spread"][:2])
+    problem = prudent.problems.get("gaussian")
+    estimator = prudent.load(tmp_path / CONFIG.identity / "model.safetensors")
+    names = problem.parameter_names
+    pairs = problem.draw(120, 1)
+    text = str(prudent.diagnose(estimator, *pairs, thorough=True, names=names, progress=False))
+    assert "spreads                 as wide as they are" in text
+
+
+@pytest.mark.parametrize("name", DIAGNOSTICS)
+def test_every_diagnostic_keeps_the_contract(name, results):
+    """Its table has rows that JSON can hold, its scalars are columns, its figure exists."""
+    pytest.importorskip("matplotlib")
+    from prudent.reports.figures import FIGURES
+
+    diagnostic = DIAGNOSTICS[name]
+    assert diagnostic.name == name
+    assert diagnostic.figure is None or diagnostic.figure in FIGURES
+    table = results.table(name)
+    assert list(table.columns[:6]) == ["run", "problem", "method", "budget", "seed", "test"]
+    assert set(table["test"]) == {name}
+    assert (table["p_value"] <= 1).all()
+    problem = prudent.problems.get("gaussian")
+    (run,) = results.finished
+    estimator = prudent.load(run.path / "model.safetensors")
+    pairs = problem.draw(120, CONFIG.seed, "test")
+    result = prudent.diagnose(estimator, *pairs, thorough=True, progress=False).results[name]
+    assert result.metrics().items() <= run.metrics.items()
+    assert json.loads(json.dumps(result.rows(), allow_nan=False)) == result.rows()
+    assert "\n" not in result.verdict
+
+
+def test_unknown_tables_are_named(results):
+    with pytest.raises(InputError, match="Did you mean `local_coverage`"):
+        results.table("local_coverag")
+    with pytest.raises(AttributeError, match="no table `rank`"):
+        results.rank  # noqa: B018
+
+
+OLD = Path(__file__).parent / "written_by_0.1.0"
+
+
+def test_thorough_runs_of_0_1_0_are_read_without_torch():
+    code = (
+        "import sys, prudent.experiments as e\n"
+        f"r = e.load_results({str(OLD)!r})\n"
+        "print(len(r.runs), len(r.curves), len(r.history), len(r.ranks), len(r.draws))\n"
+        "print(len(r.table('sbc')), len(r.table('tarp')))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    counts = [int(word) for word in done.stdout.split()]
+    (path,) = OLD.glob("*/thorough.json")
+    stored = json.loads(path.read_bytes())
+    numbers = {test: [] for test in ("sbc", "tarp")}
+    for record in stored["ranks"]:
+        numbers[record["test"]] += record["values"]
+    assert counts[0] == len(list(OLD.glob("*/metrics.json")))
+    assert counts[3] == len(numbers["sbc"]) + len(numbers["tarp"])
+    assert counts[4] == sum(len(record["values"]) for record in stored["draws"])
+    assert counts[5:] == [len(numbers["sbc"]), len(numbers["tarp"])]
+    results = prudent.experiments.load_results(OLD)
+    assert list(results.table("sbc")["value"]) == numbers["sbc"]
+    assert list(results.ranks["value"]) == numbers["sbc"] + numbers["tarp"]
+    assert results.table("local_coverage").empty

@@ -188,7 +188,7 @@ class NoDensity:
         ({"method": "nre", "weight": 5.0}, InputError, "no regularizer"),
         ({"num_samples": 0}, InputError, "`num_samples` is 0"),
         ({"learning_rate": float("nan")}, InputError, "`learning_rate` is nan"),
-        ({"validation_fraction": 1.0}, InputError, "between 0 and 1"),
+        ({"validation_fraction": 1.0}, InputError, "expected a number in (0, 1)"),
         ({"target": "safe"}, InputError, "unknown target"),
         ({"indicator": "soft"}, InputError, "unknown indicator"),
         ({"seed": 1.5}, InputError, "`seed` is 1.5"),

@@ -13,7 +13,7 @@ from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import StoreError
 from prudent.experiments import store
-from prudent.experiments.launch import LaunchOptions, find_sweep, launch
+from prudent.experiments.launch import SHIPPED, LaunchOptions, launch
 from prudent.experiments.status import states
 from prudent.experiments.sweep import read_sweep
 
@@ -34,7 +34,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
     root = Path(output)
-    plan = read_sweep(find_sweep("demo.toml"), [f"seed={seed}"])
+    plan = read_sweep(SHIPPED / "demo.toml", [f"seed={seed}"])
     plan = dataclasses.replace(plan, source="demo.toml")
     say(
         f"{len(plan.configs)} runs: NRE, BNRE and CalNRE on 1,024 and on 4,096 simulations of "

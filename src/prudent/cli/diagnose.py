@@ -13,16 +13,24 @@ from prudent.cli.output import allow_import, emit, say, show
 
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False))
-@click.option("--num-test", default=2000, help="Test pairs, simulated apart.")
+@click.option("--num-test", type=int, help="Test pairs; default: 2,000, or all of --data.")
+@click.option("--data", help="Store or file (.zarr .npz .h5 .safetensors) with test pairs.")
+@click.option("--theta", help="Name of the parameters in the file; default: guessed.")
+@click.option("--x", help="Name of the observations in the file; default: guessed.")
 @click.option("--problem", help="module:attribute of a problem of your own; it is imported.")
-@click.option("--seed", default=1, help="Of the test pairs; training used another stream.")
+@click.option(
+    "--seed", default=1, help="Seed of simulated test pairs; another stream than training."
+)
 @click.option("--thorough", is_flag=True, help="Also SBC, TARP and coverage by region of x.")
 @as_json
 @quiet
 @debug
 def diagnose(
     run: str,
-    num_test: int,
+    num_test: int | None,
+    data: str | None,
+    theta: str | None,
+    x: str | None,
     problem: str | None,
     seed: int,
     thorough: bool,
@@ -36,15 +44,25 @@ def diagnose(
       prudent diagnose runs/first
       prudent diagnose runs/first --num-test 10000 --json
       prudent diagnose runs/first --thorough
+      prudent diagnose runs/first --data test.h5
     """
-    whole("num_test", num_test, 1)
+    if num_test is not None:
+        whole("num_test", num_test, 1)
     say("loading torch ...", quiet=quiet or as_json)
     from prudent.experiments.run import diagnose_run
 
     allow_import(problem, quiet=quiet or as_json)
     silent = False if quiet or as_json else None
     result = diagnose_run(
-        Path(run), num_test, seed, problem=problem, thorough=thorough, progress=silent
+        Path(run),
+        num_test,
+        seed,
+        problem=problem,
+        data=data,
+        theta=theta,
+        x=x,
+        thorough=thorough,
+        progress=silent,
     )
     if as_json:
         curves = result.coverage.curves()

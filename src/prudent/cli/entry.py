@@ -25,7 +25,7 @@ from prudent.cli.report import report
 from prudent.cli.simulate import simulate
 from prudent.cli.sweep import sweep
 from prudent.cli.train import train
-from prudent.errors import InputError, PrudentError
+from prudent.errors import InputError, PrudentError, one_line
 
 __all__ = ["cli", "main"]
 
@@ -96,12 +96,13 @@ def main() -> NoReturn:
     except Exception as error:
         if flags.get("debug"):
             raise
-        message, code = str(error), 2 if isinstance(error, InputError) else 1
-        if not isinstance(error, PrudentError):
-            message = (
-                f"unexpected {type(error).__name__}: {error}. This is a mistake of prudent; "
-                "repeat the command with --debug and report what it says."
-            )
+        code = 2 if isinstance(error, InputError) else 1
+        message = (
+            f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
+            "with --debug and report what it says."
+        )
+        if isinstance(error, PrudentError):
+            message = str(error)
     fail(message, code, as_json=flags.get("as_json", False))
 
 

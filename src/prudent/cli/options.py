@@ -15,20 +15,6 @@ from prudent.experiments.config import KEYS
 from prudent.experiments.launch import LaunchOptions
 from prudent.training import methods
 
-__all__ = [
-    "EXIT_CODES",
-    "LAUNCH",
-    "PROBLEM",
-    "Value",
-    "address",
-    "as_json",
-    "debug",
-    "engine",
-    "options",
-    "quiet",
-    "seed",
-]
-
 EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 wrong usage or input (nothing was changed), "
     "130 interrupted by Ctrl-C, 143 by SIGTERM."

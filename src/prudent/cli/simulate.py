@@ -20,7 +20,12 @@ from prudent.cli.options import (
     seed,
 )
 from prudent.cli.output import allow_import, check_writable, emit, show
+from prudent.errors import InputError
 from prudent.experiments.engines import local, open_engine
+from prudent.experiments.launch import LaunchOptions
+
+# Suffixes that promise a file.
+FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
 
 
 @click.command()
@@ -55,8 +60,9 @@ def simulate(
       prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
     """
     whole("num_simulations", num_simulations, 1)
-    whole("workers", workers, 1)
+    LaunchOptions(workers, engine, address)  # refuses what cannot be used
     problems.check(problem)
+    _check_suffix(Path(output))
     check_writable(Path(output).parent)
     allow_import(problem, quiet=quiet or as_json)
     from prudent.datasets.simulate import simulate as fill
@@ -80,6 +86,14 @@ def simulate(
     reasons = ", ".join(f"{count:,} {name}" for name, count in invalid.items() if count)
     note = f", {number:,} of them not usable ({reasons})" if number else ""
     show(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")
+
+
+def _check_suffix(output: Path) -> None:
+    if output.suffix.lower() in FILES:
+        raise InputError(
+            f"`{output.name}` would be a directory with the name of a file; simulations go to a "
+            f"Zarr store, such as {output.with_suffix('.zarr').name}."
+        )
 
 
 def _pool(name: str, workers: int, address: str | None, output: Path) -> Any:

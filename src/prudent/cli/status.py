@@ -130,7 +130,7 @@ def show_result(now: Overview, *, as_json: bool) -> None:
 
 
 def _show_failures(now: Overview) -> None:
-    """The same reason of many runs is one line with a count."""
+    """Shows why runs failed; a reason that many share is one line with a count."""
     alike: dict[str, list[RunState]] = {}
     for one in now.of("failed"):
         alike.setdefault(one.note, []).append(one)

@@ -12,12 +12,14 @@ from click.core import ParameterSource
 
 from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
 from prudent.cli.output import allow_import, check_writable, emit, say, show
+from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.problems import source_digest
 from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
+FILES = ("prior", "test_data", "theta", "x")
 TRAINING = {one.name: one for key, one in KEYS.items() if "." in key}
 
 
@@ -42,6 +44,11 @@ class TrainCommand(click.Command):
 @click.argument("problem", required=False, type=PROBLEM)
 @options(RUN, method={"default": "calnre"}, budget={"default": 1024})
 @click.option("-o", "--output", required=True, help="Directory of the run.")
+@click.option("--data", help="Store or file to train on; --theta, --x name its arrays.")
+@click.option("--prior", help="Its prior: problem, TOML file or module:attribute.")
+@click.option("--test-data", help="Store or file with test pairs.")
+@click.option("--theta", hidden=True)
+@click.option("--x", hidden=True)
 @click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
 @options(TRAINING.values())
 @as_json
@@ -54,22 +61,32 @@ def train(
     """Simulate PROBLEM, train on it, measure coverage, and store the run.
 
     The same command continues a killed one. A file given by --config holds the
-    same names, those of the training in a table [training]; options given here
-    win over it.
+    same names, those of the training in [training]; options given here win over
+    it. --data trains on all rows of a store or file, unless --budget is given.
 
     \b
     Examples:
       prudent train slcp --method calnre --budget 1024 -o runs/first
-      prudent train gaussian --method npe --epochs 50 -o runs/second
-      prudent train weinberg --preset paper --members 5 -o runs/third
+      prudent train weinberg --preset paper --members 5 -o runs/second
+      prudent train --data sims.h5 --prior prior.toml -o runs/third
     """
-    settings = _settings(ctx, read_settings(Path(config)) if config else {})
+    quiet = quiet or as_json
+    file = read_settings(Path(config)) if config else {}
+    settings = _settings(ctx, file)
+    check_writable(Path(output).parent)
+    inputs = None
+    if ctx.params["data"] is not None:
+        inputs, facts = _from_files(ctx, settings, file, quiet=quiet)
+        settings = {**settings, **facts}
+    elif given := [name for name in FILES if ctx.params[name] is not None]:
+        raise InputError(f"`--{given[0].replace('_', '-')}` needs --data.")
     config_ = RunConfig.from_settings(settings)
-    config_ = dataclasses.replace(config_, source=source_digest(config_.problem))
+    if inputs is None:
+        allow_import(config_.problem, quiet=quiet)
+    if not config_.problem.startswith("file:"):
+        config_ = dataclasses.replace(config_, source=source_digest(config_.problem))
     path = Path(output)
-    check_writable(path.parent)
-    allow_import(config_.problem, quiet=quiet or as_json)
-    run = _run(config_, path, quiet=quiet or as_json)
+    run = _run(config_, path, inputs, quiet=quiet)
     from prudent.reports.tables import text
 
     if as_json:
@@ -77,22 +94,49 @@ def train(
         return
     show(text([run], shutil.get_terminal_size().columns) + "\n")
     show(f"{config_.method}: {run.verdict}")
+    if inputs is not None and inputs.num_held_out:
+        show(f"Test pairs: the last {inputs.num_held_out:,} rows of {inputs.source}, held out.")
     show(f"Results: {path}")
     show(f"Next: prudent report {path} -o report.html")
 
 
-def _run(config: RunConfig, path: Path, *, quiet: bool) -> Any:
+def _from_files(
+    ctx: click.Context, settings: dict[str, Any], file: dict[str, Any], *, quiet: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The pairs that --data names, and what follows from them for the run."""
+    checked = RunConfig.from_settings({"problem": "file:data", **settings})
+    problem, options = settings.get("problem"), {name: ctx.params[name] for name in FILES}
+    for reference in (problem, options["prior"]):
+        allow_import(reference, quiet=quiet)
+    say(f"reading {ctx.params['data']} ...", quiet=quiet)
+    from prudent.experiments._inputs import from_files
+
+    return from_files(
+        ctx.params["data"],
+        problem=problem,
+        budget=checked.budget if _typed(ctx, "budget") or "budget" in file else None,
+        num_test=checked.num_test,
+        seed=checked.seed,
+        **options,
+    )
+
+
+def _run(config: RunConfig, path: Path, inputs: Any, *, quiet: bool) -> Any:
     say(f"{config} ...", quiet=quiet)
     from prudent.experiments.run import run_one
 
-    return run_one(config, path, progress=False if quiet else None)
+    return run_one(config, path, False if quiet else None, inputs)
+
+
+def _typed(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run: what was typed, then what the file says, then our defaults."""
     training = settings.get("training", {})
     for name, value in ctx.params.items():
-        typed = ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+        typed = _typed(ctx, name)
         if name in TRAINING:
             if typed and isinstance(training, dict):
                 training = {**training, name: value}

@@ -1,4 +1,4 @@
-r"""How much of a posterior is less dense than the truth.
+r"""Alpha: the mass of a posterior that is less dense than the truth.
 
 For a pair :math:`(\theta_i, x_i)` and an approximate posterior q, the paper's Eq. 4 is
 

@@ -1,4 +1,4 @@
-"""Where the draws of the coverage penalty come from."""
+"""The proposals that the draws of the coverage penalty come from."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def straight_through(hard: Tensor, surrogate: Tensor, clip: float = math.inf) ->
 
 
 def below(sample_log_prob: Tensor, log_prob: Tensor, indicator: str) -> Tensor:
-    r"""Whether each draw is less dense than the nominal parameters, 1 or 0.
+    r"""The indicator, 1 or 0, of each draw being less dense than the nominal parameters.
 
     All three compare log-densities, so none under- or overflows; they differ in the surrogate:
 

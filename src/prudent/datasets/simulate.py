@@ -24,7 +24,7 @@ from prudent._locks import hold
 from prudent._progress import Progress, Reporter
 from prudent.datasets import _layout as layout
 from prudent.datasets._layout import BLOCK, import_zarr
-from prudent.datasets._simulated import draw_sequence
+from prudent.datasets.drawing import draw_sequence
 from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
@@ -107,8 +107,7 @@ def simulate(
         _refuse_other(store, wanted)
         left = store.missing(stop)
         error = _fill(store, problem, left, executor, progress) if left else None
-    if stop is None:
-        judge(store.problem, store.num_invalid(), len(store), error, f"delete {store.path}, ")
+    judge(store.problem, store.counts(stop), error, f"delete {store.path}, ")
     return store
 
 
@@ -133,7 +132,7 @@ def default_chunk_size(problem: Problem, num_simulations: int) -> int:
 def draw_pairs(problem: Problem, budget: int, seed: int) -> Pairs:
     """The first pairs of a problem and a seed, in memory; failed ones are left out and counted."""
     found = draw_sequence(problem, 0, budget, seed)
-    judge(problem.name, found.num_invalid(), budget, found.error)
+    judge(problem.name, found.counts(), found.error)
     return Pairs.among(found.theta, found.x, found.reason == 0)
 
 
@@ -203,30 +202,28 @@ def _work(path: str, problem: str | Problem, index: int) -> Outcome:
     length = 0 if store.attributes.get("block") == BLOCK else len(store)
     rows = draw_sequence(known, *store.bounds(index), store.seed, block=store.block, length=length)
     store.write(index, rows.theta, rows.x, rows.reason)
-    return Outcome(len(rows.theta), sum(rows.num_invalid().values()), rows.error, rows.dtype)
+    return Outcome(len(rows.theta), int((rows.reason > 0).sum()), rows.error, rows.dtype)
 
 
-def judge(
-    problem: str, invalid: Mapping[str, int], total: int, error: str | None, remedy: str = ""
-) -> None:
+def judge(problem: str, counts: Mapping[str, int], error: str | None, remedy: str = "") -> None:
     """Tell how many simulations failed; raise if none is left.
 
     Args:
         problem: The name of the problem.
-        invalid: The number of failed simulations by reason.
-        total: The number of simulations.
+        counts: The number of simulations by reason, valid ones included.
         error: The first error of the simulator.
         remedy: What to do before simulating again.
     """
-    counts = {name: count for name, count in invalid.items() if count}
-    text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    fraction = sum(counts.values()) / total
+    total = sum(counts.values())
+    failed = {name: count for name, count in counts.items() if count and name != "valid"}
+    text = ", ".join(f"{count:,} {name}" for name, count in failed.items())
+    fraction = sum(failed.values()) / total
     if fraction == 1.0:
         why = f" The first error: {error}." if error else ""
         raise DataError(
             f"all {total:,} simulations of `{problem}` are invalid ({text}).{why} "
             f"Mend the simulator, {remedy}and simulate again."
         )
-    if counts:
+    if failed:
         level = logging.WARNING if fraction > WARN_INVALID else logging.INFO
         logger.log(level, "%.3g %% of simulations are invalid (%s).", 100 * fraction, text)

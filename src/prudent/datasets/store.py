@@ -96,9 +96,11 @@ class Store:
 
     def missing(self, stop: int | None = None) -> list[int]:
         """The chunks before a row that are not there, or not as they were written."""
-        number = self.num_chunks if stop is None else -(-stop // self.chunk_size)
-        loaded = ((index, self._load(index, tuple(ARRAYS))) for index in range(number))
-        return [index for index, found in loaded if isinstance(found, str)]
+        indices = range(self._num_chunks(stop))
+        return [index for index in indices if isinstance(self._load(index, tuple(ARRAYS)), str)]
+
+    def _num_chunks(self, stop: int | None) -> int:
+        return self.num_chunks if stop is None else -(-stop // self.chunk_size)
 
     def verify(self) -> None:
         """Read everything; raise for the first chunk that is missing or damaged."""
@@ -151,11 +153,15 @@ class Store:
         return Pairs.among(theta, x, reason == 0)
 
     def num_invalid(self) -> dict[str, int]:
-        """How many simulations cannot be used, by reason."""
+        """The number of simulations that cannot be used, by reason."""
+        return {name: count for name, count in self.counts().items() if name != REASONS[0]}
+
+    def counts(self, stop: int | None = None) -> dict[str, int]:
+        """The number of simulations by reason, valid ones included, in the chunks before a row."""
         counts = np.zeros(len(REASONS), dtype=int)
-        for index in range(self.num_chunks):
+        for index in range(self._num_chunks(stop)):
             counts += np.bincount(self.chunk(index, "reason")["reason"], minlength=len(REASONS))
-        return dict(zip(REASONS[1:], counts[1:].tolist(), strict=True))
+        return dict(zip(REASONS, counts.tolist(), strict=True))
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The arrays at sorted rows, of which every chunk is read once."""

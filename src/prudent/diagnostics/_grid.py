@@ -121,12 +121,12 @@ class _Cells:
     """C cells of N posteriors, each of F parts.
 
     Args:
-        corner: Their lower corners, (C, N, D).
-        scale: Their sides, in units of the box, (C, N).
-        log_prob: The log-density of their parts, (C, F, N).
-        log_mass: The log of their mass, minus infinity if cut again, (C, N).
+        corner: The lower corners of the cells, (C, N, D).
+        scale: The sides of the cells, in units of the box, (C, N).
+        log_prob: The log-density of the parts of the cells, (C, F, N).
+        log_mass: The log of the mass of a cell, minus infinity if it was cut again, (C, N).
         peak: The share of a cell's mass in its densest part, (C, N).
-        change: By how many nats neighbours differ, at most :data:`CLIFF`, (C, N).
+        change: The nats by which neighbours differ, at most :data:`CLIFF`, (C, N).
     """
 
     corner: Tensor
@@ -141,7 +141,7 @@ class _Cells:
         return _Cells(*(torch.cat(pair) for pair in pairs))
 
     def among(self, active: Tensor, num_rows: int) -> _Cells:
-        """The same where these are some of the rows; the others have cells without mass."""
+        """These cells at some of ``num_rows`` rows; the other rows have cells without mass."""
         if len(active) == num_rows:
             return self
         empty = {"log_prob": -torch.inf, "log_mass": -torch.inf, "scale": 1.0}

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from prudent.diagnostics.expected_coverage import (
     Measurement,
     expected_coverage,
     measure,
+    metric,
 )
 from prudent.diagnostics.ranks import posterior_ranks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
@@ -28,24 +29,12 @@ from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
 
-__all__ = ["Diagnosis", "diagnose", "metric"]
-
-Value = TypeVar("Value")
-
-
-class metric(cached_property[Value]):
-    """A scalar of a diagnosis, which runs store under its name."""
+__all__ = ["Diagnosis", "diagnose"]
 
 
 def _of_curve(name: str) -> metric[float]:
     """A scalar that the coverage curve has under the same name."""
-
-    def value(diagnosis: Diagnosis) -> float:
-        number: float = getattr(diagnosis.coverage, name)
-        return number
-
-    value.__doc__ = getattr(Coverage, name).__doc__
-    return metric(value)
+    return metric(vars(Coverage)[name].__doc__, lambda d: getattr(d.coverage, name))
 
 
 @dataclass(frozen=True)
@@ -78,123 +67,86 @@ class Diagnosis:
     conservativeness_error = _of_curve("conservativeness_error")
     worst_shortfall = _of_curve("worst_shortfall")
     worst_excess = _of_curve("worst_excess")
-
-    @metric
-    def log_posterior(self) -> float:
-        """The mean normalized log-density of the truth; minus infinity if it is zero for any pair.
-
-        For a flow this is its own density, without a correction for leakage.
-        """
-        return _mean(self._log_density)[0]
-
-    @metric
-    def log_posterior_error(self) -> float:
-        """The standard error of the log posterior."""
-        return _mean(self._log_density)[1]
-
-    @metric
-    def log_posterior_finite(self) -> float:
-        """The mean log-density of the truth over the pairs where the density is not zero."""
-        return _mean(self._log_density[self._log_density > -torch.inf])[0]
-
-    @metric
-    def log_prior(self) -> float:
-        """The mean log-density of the prior: what an estimator that ignores x would reach."""
-        return float(self.log_prior_density.mean())
-
-    @metric
-    def information_gain(self) -> float:
-        """The log posterior minus the log prior, in nats."""
-        return _mean(self._gain)[0]
-
-    @metric
-    def information_gain_error(self) -> float:
-        """The standard error of the information gain, over pairs of differences."""
-        return _mean(self._gain)[1]
-
-    @metric
-    def log_normalization(self) -> float | None:
-        """The mean log of the integral of a ratio times the prior, 0 if it is normalized.
-
-        None for a flow, which is normalized by construction.
-        """
-        return None if self.measurement.normalized else _mean(self._log_norm)[0]
-
-    @metric
-    def log_normalization_error(self) -> float | None:
-        """The standard error of the log normalization."""
-        return None if self.measurement.normalized else _mean(self._log_norm)[1]
-
-    @metric
-    def leakage(self) -> float:
-        """The posterior mass outside the prior's support, where coverage does not look.
-
-        On the grid it is what the cells do not add up to, right to about 0.01.
-        """
-        inside = float(1 - self._log_norm.exp().mean())
-        return max(0.0, inside) if self.measurement.normalized else 0.0
-
-    @metric
-    def region_volume(self) -> float:
-        """The share of the prior's mass inside the 90 % region, mean over pairs.
-
-        With a uniform prior this is its volume in units of the box. The prior itself has 0.9.
-        """
-        return float(self.measurement.volume[self._valid].double().mean())
-
-    @metric
-    def posterior_bias(self) -> tuple[float, ...]:
-        """The mean of posterior mean minus truth, per parameter, in its units."""
-        return tuple(_mean(column)[0] for column in self._bias.unbind(1))
-
-    @metric
-    def posterior_bias_error(self) -> tuple[float, ...]:
-        """The standard errors of the posterior bias."""
-        return tuple(_mean(column)[1] for column in self._bias.unbind(1))
-
-    @metric
-    def posterior_variance(self) -> tuple[float, ...]:
-        """The mean posterior variance, per parameter, in its units squared."""
-        return tuple(self.measurement.variance[self._valid].double().mean(dim=0).tolist())
-
-    @metric
-    def effective_size(self) -> float:
-        """The number of points of equal weight that carry a posterior, mean over pairs.
-
-        The points are draws, or parts of the grid.
-        """
-        return float(self.measurement.effective_size[self._valid].mean())
-
-    @metric
-    def num_unresolved(self) -> int:
-        """The number of test pairs whose alpha is rough.
-
-        Fewer than 100 points carry the posterior, or it has ridges too thin for the grid.
-        """
-        return int((~self.measurement.resolved[self._valid]).sum())
-
-    @metric
-    def num_pairs(self) -> int:
-        """The number of test pairs."""
-        return len(self.pairs)
-
-    @metric
-    def num_invalid(self) -> int:
-        """The number of test pairs whose density was NaN or infinite, at the truth or elsewhere.
-
-        They count as not covered, and are part of no other number.
-        """
-        return int((~self._valid).sum())
-
-    @metric
-    def num_zero_density(self) -> int:
-        """The number of test pairs whose density was zero at the truth."""
-        return int((self._log_density == -torch.inf).sum())
-
-    @metric
-    def computed_by(self) -> str:
-        """The way in which coverage was computed: ``grid``, ``samples`` or ``importance``."""
-        return self.measurement.method
+    log_posterior = metric(
+        "The mean normalized log-density of the truth; minus infinity if it is zero for any pair. "
+        "For a flow this is its own density, without a correction for leakage.",
+        lambda d: _mean(d._log_density)[0],
+    )
+    log_posterior_error = metric(
+        "The standard error of the log posterior.", lambda d: _mean(d._log_density)[1]
+    )
+    log_posterior_finite = metric(
+        "The mean log-density of the truth over the pairs where the density is not zero.",
+        lambda d: _mean(d._log_density[d._log_density > -torch.inf])[0],
+    )
+    log_prior = metric(
+        "The mean log-density of the prior: what an estimator that ignores x would reach.",
+        lambda d: float(d.log_prior_density.mean()),
+    )
+    information_gain = metric(
+        "The log posterior minus the log prior, in nats.", lambda d: _mean(d._gain)[0]
+    )
+    information_gain_error = metric(
+        "The standard error of the information gain, over pairs of differences.",
+        lambda d: _mean(d._gain)[1],
+    )
+    log_normalization = metric(
+        "The mean log of the integral of a ratio times the prior, 0 if it is normalized; None for "
+        "a flow, which is normalized by construction.",
+        lambda d: None if d.measurement.normalized else _mean(d._log_norm)[0],
+    )
+    log_normalization_error = metric(
+        "The standard error of the log normalization.",
+        lambda d: None if d.measurement.normalized else _mean(d._log_norm)[1],
+    )
+    leakage = metric(
+        "The posterior mass outside the prior's support, where coverage does not look. On the "
+        "grid it is what the cells do not add up to, right to about 0.01.",
+        lambda d: (
+            max(0.0, float(1 - d._log_norm.exp().mean())) if d.measurement.normalized else 0.0
+        ),
+    )
+    region_volume = metric(
+        "The share of the prior's mass inside the 90 % region, mean over pairs: with a uniform "
+        "prior, its volume in units of the box. The prior itself has 0.9.",
+        lambda d: float(d.measurement.volume[d._valid].double().mean()),
+    )
+    posterior_bias = metric(
+        "The mean of posterior mean minus truth, per parameter, in its units.",
+        lambda d: tuple(_mean(column)[0] for column in d._bias.unbind(1)),
+    )
+    posterior_bias_error = metric(
+        "The standard errors of the posterior bias.",
+        lambda d: tuple(_mean(column)[1] for column in d._bias.unbind(1)),
+    )
+    posterior_variance = metric(
+        "The mean posterior variance, per parameter, in its units squared.",
+        lambda d: tuple(d.measurement.variance[d._valid].double().mean(dim=0).tolist()),
+    )
+    effective_size = metric(
+        "The number of points of equal weight that carry a posterior, draws or parts of the grid, "
+        "mean over pairs.",
+        lambda d: float(d.measurement.effective_size[d._valid].mean()),
+    )
+    num_unresolved = metric(
+        "The number of test pairs whose effective size is below 100, or whose posterior has "
+        "ridges too thin for the grid: alpha is rough there.",
+        lambda d: int((~d.measurement.resolved[d._valid]).sum()),
+    )
+    num_pairs = metric("The number of test pairs.", lambda d: len(d.pairs))
+    num_invalid = metric(
+        "The number of test pairs whose density was NaN or infinite, at the truth or elsewhere: "
+        "they count as not covered, and are part of no other number.",
+        lambda d: int((~d._valid).sum()),
+    )
+    num_zero_density = metric(
+        "The number of test pairs whose density was zero at the truth.",
+        lambda d: int((d._log_density == -torch.inf).sum()),
+    )
+    computed_by = metric(
+        "The way in which coverage was computed: ``grid``, ``samples`` or ``importance``.",
+        lambda d: d.measurement.method,
+    )
 
     @cached_property
     def _valid(self) -> Tensor:

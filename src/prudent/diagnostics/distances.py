@@ -41,11 +41,11 @@ class Distance:
     """A distance between two distributions.
 
     Args:
-        name: What was measured.
+        name: The name of the distance.
         value: The estimate.
-        error: Its standard error.
-        p_value: For "both are equal"; NaN where there is no test.
-        num_invalid: Rows that were not finite and left out.
+        error: The standard error of the estimate.
+        p_value: The p-value of "both are equal"; NaN where there is no test.
+        num_invalid: The number of rows that were not finite and left out.
     """
 
     name: str
@@ -104,7 +104,7 @@ def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int 
         first: Draws (N, D).
         second: Draws (M, D).
         num_shuffles: Permutations; the p-value is at least one over this many.
-        seed: Of the permutations.
+        seed: The seed of the permutations.
 
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>
@@ -154,7 +154,7 @@ def c2st(first: Any, second: Any, *, num_folds: int = NUM_FOLDS, seed: int = 0) 
         first: Draws (N, D), of the exact posterior for instance.
         second: Draws (M, D).
         num_folds: Parts of the cross-validation.
-        seed: Of folds and trees.
+        seed: The seed of folds and trees.
 
     >>> torch.manual_seed(0)
     <torch._C.Generator object at ...>

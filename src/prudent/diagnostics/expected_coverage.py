@@ -23,7 +23,10 @@ the coverage of the prior, which is calibrated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,7 +43,7 @@ from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
 from prudent.estimators.priors import support_bounds
 
-__all__ = ["Coverage", "Measurement", "expected_coverage", "measure"]
+__all__ = ["Coverage", "Measurement", "expected_coverage", "measure", "metric"]
 
 METHODS = ("grid", "samples", "importance")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
@@ -52,6 +55,22 @@ VOLUME_LEVEL = 0.9
 FEW_POINTS = 100
 # Evaluations at a time: activations of this many rows stay in cache.
 CHUNK = 2**13
+
+
+Value = TypeVar("Value")
+
+
+class metric(cached_property[Value]):
+    """A scalar of a curve or a diagnosis, which runs store under its name.
+
+    Args:
+        text: The meaning of the scalar.
+        function: The function from the curve or the diagnosis to its value.
+    """
+
+    def __init__(self, text: str, function: Callable[[Any], Value]) -> None:
+        super().__init__(function)
+        self.__doc__ = text
 
 
 @dataclass(frozen=True)
@@ -124,14 +143,29 @@ class Coverage:
     def _excess(self) -> Tensor:
         return self.curve.double() - self.levels.double()
 
-    @property
-    def auc(self) -> float:
-        """The mean of coverage minus level: positive is conservative, negative over-confident."""
-        return float(self._excess.mean())
+    auc = metric(
+        "The mean of coverage minus level: positive is conservative, negative over-confident.",
+        lambda c: float(c._excess.mean()),
+    )
+    auc_error = metric("The standard error of the AUC.", lambda c: c._auc_error())
+    calibration_error = metric(
+        "The mean distance of coverage from level (Eq. 7 of the paper).",
+        lambda c: float(c._excess.abs().mean()),
+    )
+    conservativeness_error = metric(
+        "The mean of what coverage falls short of the level (Eq. 8 of the paper).",
+        lambda c: float((-c._excess).relu().mean()),
+    )
+    worst_shortfall = metric(
+        "The most that coverage falls short of any level; 0 if it never does.",
+        lambda c: float((-c._excess).max().clamp(min=0)),
+    )
+    worst_excess = metric(
+        "The most that coverage exceeds any level; 0 if it never does.",
+        lambda c: float(c._excess.max().clamp(min=0)),
+    )
 
-    @property
-    def auc_error(self) -> float:
-        """The standard error of the AUC."""
+    def _auc_error(self) -> float:
         # The AUC is a mean over pairs, of the share of levels whose region holds the truth.
         # Regions are nested, so those of two levels both hold it as often as the smaller one:
         # with coverages c, the variance over pairs is the mean of min(c_k, c_m) - c_k c_m.
@@ -139,26 +173,6 @@ class Coverage:
         both = torch.minimum(curve[:, None], curve[None, :])
         variance = (both - curve[:, None] * curve[None, :]).mean().clamp(min=0)
         return float((variance / self.num_pairs).sqrt())
-
-    @property
-    def calibration_error(self) -> float:
-        """The mean distance of coverage from level (Eq. 7 of the paper)."""
-        return float(self._excess.abs().mean())
-
-    @property
-    def conservativeness_error(self) -> float:
-        """The mean of what coverage falls short of the level (Eq. 8 of the paper)."""
-        return float((-self._excess).relu().mean())
-
-    @property
-    def worst_shortfall(self) -> float:
-        """The most that coverage falls short of any level; 0 if it never does."""
-        return float((-self._excess).max().clamp(min=0))
-
-    @property
-    def worst_excess(self) -> float:
-        """The most that coverage exceeds any level; 0 if it never does."""
-        return float(self._excess.max().clamp(min=0))
 
 
 def expected_coverage(alphas: Tensor, levels: Tensor | None = None) -> Coverage:

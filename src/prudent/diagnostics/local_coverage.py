@@ -31,7 +31,7 @@ from prudent._extras import require
 from prudent._randomness import derive
 from prudent.diagnostics._bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS
-from prudent.diagnostics.verdict import NORMAL_95
+from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95
 from prudent.errors import DataError, InputError
 
 __all__ = ["LocalCoverage", "Region", "local_coverage"]
@@ -42,7 +42,6 @@ LEAST_SHARE = 0.05
 NUM_SHUFFLES = 999
 # Numbers at a time in the shuffles.
 CHUNK = 2**20
-ERROR_RATE = 0.05
 
 Array = NDArray[np.float64]
 

@@ -23,6 +23,7 @@ from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
 from prudent.diagnostics._bands import holm
+from prudent.diagnostics.verdict import ERROR_RATE
 from prudent.errors import DataError, InputError
 from prudent.estimators.priors import log_prior
 
@@ -32,7 +33,6 @@ Statistic = Callable[[Tensor], Tensor]
 
 NUM_SAMPLES = 1000
 MOST_COMPONENTS = 32
-ERROR_RATE = 0.05
 
 
 class Simulates(Protocol):
@@ -72,7 +72,7 @@ class PredictiveCheck:
 
     @property
     def verdict(self) -> str:
-        """In one line: the statistic that is explained worst."""
+        """A line that names the statistic that is explained worst."""
         row, column = divmod(int(self.p_values.argmin()), self.p_values.shape[1])
         number = self.p_values.numel()
         above = 100 * float(self.tail[row, column])
@@ -137,8 +137,8 @@ def predictive_check(
         statistics: Functions of observations (N, ...) with values (N,), by name. None stands for
             :func:`summary_statistics`.
         num_samples: Simulations for each observation.
-        seed: Of draws and simulations.
-        progress: See :class:`prudent._progress.Progress`.
+        seed: The seed of draws and simulations.
+        progress: None for a bar on terminals, True or False.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")

@@ -28,13 +28,13 @@ from torch import Tensor
 
 from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
+from prudent.diagnostics.verdict import ERROR_RATE
 
 __all__ = ["SBC", "Histogram", "describe", "plain", "rank_counts", "rank_path", "sbc"]
 
 MOST_POINTS = 100
 MOST_BINS = 20
 MOST_STEPS = 1000
-ERROR_RATE = 0.05
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from torch import Tensor
 from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.sbc import describe, plain, rank_counts, rank_path
+from prudent.diagnostics.verdict import ERROR_RATE
 
 __all__ = ["TARP", "tarp"]
 
 NUM_BOOTSTRAPS = 1000
-ERROR_RATE = 0.05
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What estimators share: the prior, standardization, the embedding, and how they are saved."""
+"""The common part of estimators: prior, standardization, embedding, and how they are saved."""
 
 from __future__ import annotations
 

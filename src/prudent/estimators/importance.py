@@ -12,14 +12,14 @@ rounds, and a mode that the normal distribution misses keeps its prior draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from prudent.contracts import Prior
+from prudent.contracts import LogRatio, Prior, Rows
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
@@ -39,18 +39,8 @@ NUM_PER_ROUND = 2048
 CHUNK = 2**16
 
 
-class Ratio(Protocol):
-    """The abilities of a posterior that is drawn from by its ratio to the prior."""
-
-    def log_ratio(self, theta: Tensor) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D) as (..., N)."""
-        ...
-
-    def rows(self, index: Tensor | slice) -> Ratio:
-        """The posteriors of some of the observations."""
-        ...
-
-    def __len__(self) -> int: ...
+class Ratio(LogRatio, Rows, Sized, Protocol):
+    """A posterior that is drawn from by its ratio to the prior."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

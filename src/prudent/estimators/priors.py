@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, distributions
-from torch.distributions import Distribution, Independent, Uniform
+from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from prudent._randomness import seeded
 from prudent.contracts import Prior
-from prudent.errors import InputError, StoreError
+from prudent.errors import InputError, StoreError, one_line
 
-__all__ = ["check_prior", "from_spec", "log_prior", "support_bounds", "support_box", "to_spec"]
+__all__ = [
+    "Product",
+    "check_prior",
+    "from_spec",
+    "from_table",
+    "log_prior",
+    "support_bounds",
+    "support_box",
+    "to_spec",
+]
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {
@@ -28,6 +38,36 @@ PARAMETERS = {
     "Laplace": ("loc", "scale"),
     "Dirichlet": ("concentration",),
 }
+
+
+class Product(Distribution):
+    """Independent parameters of different families.
+
+    Args:
+        factors: One distribution without event or batch shape per parameter.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, factors: Sequence[Distribution]) -> None:
+        self.factors = list(factors)
+        super().__init__(event_shape=torch.Size([len(self.factors)]), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The product of the supports."""
+        parts: list[Any] = [factor.support for factor in self.factors]
+        joined: Any = constraints.cat(parts, dim=-1, lengths=[1] * len(parts))
+        return constraints.independent(joined, 1)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``theta`` ``(*sample_shape, D)``."""
+        return torch.stack([factor.sample(sample_shape) for factor in self.factors], dim=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of ``theta`` (..., D), as (...)."""
+        columns = zip(self.factors, value.unbind(-1), strict=True)
+        return torch.stack([factor.log_prob(column) for factor, column in columns]).sum(dim=0)
 
 
 def check_prior(prior: Any, role: str = "prior") -> int:
@@ -82,6 +122,9 @@ def to_spec(prior: Any) -> dict[str, Any] | None:
         base = to_spec(prior.base_dist)
         dims = prior.reinterpreted_batch_ndims
         return None if base is None else {"class": "Independent", "base": base, "dims": dims}
+    if isinstance(prior, Product):
+        factors = [to_spec(factor) for factor in prior.factors]
+        return None if None in factors else {"class": "Product", "factors": factors}
     name = type(prior).__name__
     if name not in PARAMETERS or type(prior) is not getattr(distributions, name):
         return None
@@ -105,12 +148,73 @@ def from_spec(spec: dict[str, Any]) -> Distribution:
     name = spec.get("class")
     if name == "Independent":
         return Independent(from_spec(spec["base"]), int(spec["dims"]))
-    if name not in PARAMETERS or spec.get("dtype") not in ("float32", "float64"):
+    if name == "Product":
+        return Product([from_spec(factor) for factor in spec["factors"]])
+    if name not in PARAMETERS or spec.get("dtype", "float32") not in ("float32", "float64"):
         raise StoreError(f"the file names a prior `{name}`; known: {' '.join(PARAMETERS)}.")
-    dtype = torch.float32 if spec["dtype"] == "float32" else torch.float64
+    dtype = torch.float64 if spec.get("dtype") == "float64" else torch.float32
     values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in PARAMETERS[name]}
     rebuilt: Distribution = getattr(distributions, name)(**values)
     return rebuilt
+
+
+def from_table(table: Mapping[str, Any]) -> tuple[Distribution, list[str], list[str]]:
+    """A prior that a user wrote down, with the names and units of its parameters.
+
+    Args:
+        table: ``kind = "box"`` with ``low`` and ``high``; or a list of ``parameter`` with a
+            ``family``, such as Normal, its numbers and a ``name``; or what :func:`to_spec` gives.
+            ``names`` and ``units`` may be added.
+
+    >>> prior, names, _ = from_table({"kind": "box", "low": [0, 0], "high": [1, 2]})
+    >>> prior.event_shape, names
+    (torch.Size([2]), ['theta_1', 'theta_2'])
+    """
+    values = dict(table)
+    names, units = values.pop("names", None), values.pop("units", None)
+    try:
+        if values.get("kind") == "box":
+            parameters = {"low": values["low"], "high": values["high"]}
+            base = {"class": "Uniform", "dtype": "float32", "parameters": parameters}
+            prior = from_spec({"class": "Independent", "base": base, "dims": 1})
+            if not bool((torch.tensor(values["low"]) < torch.tensor(values["high"])).all()):
+                raise ValueError("`low` is not below `high`.")
+        elif "parameter" in values:
+            rows = values["parameter"]
+            names = names or [row.get("name", f"theta_{i + 1}") for i, row in enumerate(rows)]
+            units = units or [row.get("unit", "") for row in rows]
+            prior = _product(rows)
+        else:
+            prior = from_spec(values)
+        dim = check_prior(prior)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, StoreError) as error:
+        raise InputError(
+            f'not a prior: {one_line(error)} Expected `kind = "box"` with `low` and `high`, or '
+            "[[parameter]] tables with a `family` and its numbers."
+        ) from error
+    names = list(names or (f"theta_{i + 1}" for i in range(dim)))
+    units = list(units or [""] * dim)
+    if len(names) != dim or len(units) != dim:
+        raise InputError(
+            f"the prior has {dim} parameters, {len(names)} names and {len(units)} units."
+        )
+    return prior, [str(name) for name in names], [str(unit) for unit in units]
+
+
+def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
+    """Independent parameters; of one family they are one torch distribution."""
+    family = {str(row["family"]) for row in rows}
+    for row in rows:
+        unknown = set(row) - {"name", "unit", "family", *PARAMETERS.get(row["family"], ())}
+        if unknown and row["family"] in PARAMETERS:
+            raise InputError(f"{row['family']} has no `{min(unknown)}`.")
+    specs = [{"class": row["family"], "dtype": "float32", "parameters": dict(row)} for row in rows]
+    if len(family) > 1:
+        return Product([from_spec(spec) for spec in specs])
+    (name,) = family
+    columns = {key: [float(row[key]) for row in rows] for key in PARAMETERS.get(name, ())}
+    base = {"class": name, "dtype": "float32", "parameters": columns}
+    return Independent(from_spec(base), 1)
 
 
 def support_bounds(prior: Prior, dim: int) -> tuple[Tensor, Tensor] | None:

@@ -94,11 +94,12 @@ class Runner:
             return
         if outcome.state == "full":
             raise DiskFull(outcome.reason)
+        if outcome.state == "failed":
+            self._fail(config, outcome.reason)
+            return
         if outcome.state == "busy":
             self.held.append(config)
-        if outcome.state == "failed":
-            self.failed[config.identity] = outcome.reason
-        self._tell(config, outcome.state, outcome.reason)
+        self._tell(config, outcome.state)
 
     def _end_late(self) -> None:
         """Runs that take too long have failed."""

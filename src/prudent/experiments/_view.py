@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
-from prudent._progress import Progress, Reporter, duration
+from prudent._progress import Progress, duration
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 
@@ -17,18 +17,10 @@ TRAINING_SHARE = 0.9
 
 
 class View:
-    """Counts runs and epochs, and knows what is left because it knows what runs cost.
+    """Counts runs and epochs, and knows what is left because it knows what runs cost."""
 
-    Args:
-        configs: The runs that are not finished.
-        finished: How many were finished before.
-        report: See :class:`prudent._progress.Progress`.
-    """
-
-    def __init__(
-        self, configs: Sequence[RunConfig], finished: int, report: Reporter = None
-    ) -> None:
-        self.display = Progress("sweep", 1.0, report)
+    def __init__(self, configs: Sequence[RunConfig], finished: int, display: Progress) -> None:
+        self.display = display
         self.cost = {config.identity: max(seconds(config), 1e-3) for config in configs}
         self.epochs = {
             config.identity: config.training.epochs * config.training.members for config in configs
@@ -39,12 +31,6 @@ class View:
         self.total = finished + len(configs)
         self.num_epochs = 0
         self.started = time.monotonic()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.display.bar.close()
 
     def listen(self, row: dict[str, Any]) -> None:
         """Take in what a worker told, or what became of a run."""

@@ -41,10 +41,9 @@ class Outcome:
 
 
 def prepare(tell: Tell | None) -> None:
-    """Make a process ready for work: one thread, so that workers do not fight over cores.
+    """Make a process ready for work that reports to ``tell``.
 
-    Args:
-        tell: Receives rows of progress.
+    It gets one thread, so that workers do not fight over cores.
     """
     global _tell
     _tell = tell

@@ -12,7 +12,7 @@ from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import InputError, StoreError
-from prudent.experiments.settings import FORMAT, Mistakes
+from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
 from prudent.training import methods
 from prudent.training.options import PRESET, Options
 
@@ -43,6 +43,13 @@ class RunConfig:
     )
     thorough: bool = setting(default=False, help="Also SBC, TARP and coverage by region of x")
     source: str = setting("", help="Digest of the file of a problem of one's own", hidden=True)
+    data: str = setting(
+        "", help="SHA-256 of the pairs, where they come from files", hidden=True, identity="if set"
+    )
+    prior: str = setting(
+        "", help="Prior of pairs from files, as JSON", hidden=True, identity="if set"
+    )
+    format: int = setting(FORMAT, help="Version of prudent's runs", hidden=True)
     training: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
@@ -57,21 +64,21 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        return {"format": FORMAT, **to_dict(self), "training": self.training.to_dict()}
+        return {**to_dict(self), "training": self.training.to_dict()}
 
     def flat(self) -> dict[str, Any]:
         """All settings in one level, those of the training beside those of the run."""
-        return {"format": FORMAT, **to_dict(self), **self.training.to_dict()}
+        return {**to_dict(self), **self.training.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         """The inverse of :meth:`to_dict`."""
-        if values.get("format") != FORMAT:
+        if values.get("format") not in FORMATS:
             raise StoreError(
-                f"the run has format {values.get('format')}, this version reads format {FORMAT}. "
-                "Upgrade prudent."
+                f"the run has format {values.get('format')}, this version reads formats up to "
+                f"{FORMAT}. Upgrade prudent."
             )
-        return cls.from_settings({k: v for k, v in values.items() if k != "format"})
+        return cls.from_settings(values)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> RunConfig:
@@ -88,19 +95,20 @@ class RunConfig:
         10
         """
         mistakes = Mistakes()
-        found = flatten({k: v for k, v in settings.items() if k != "source"}, mistakes)
+        hidden = {k: v for k, v in settings.items() if k in HIDDEN}
+        found = flatten({k: v for k, v in settings.items() if k not in HIDDEN}, mistakes)
         tell_missing(found, mistakes)
         for key, value in found.items():
             mistakes.try_to("", KEYS[key].check, value)
         mistakes.refuse()
-        return cls.from_flat(found, settings.get("source", ""))
+        return cls.from_flat({**found, **hidden})
 
     @classmethod
-    def from_flat(cls, flat: Mapping[str, Any], source: str = "") -> RunConfig:
+    def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
         """A run from known keys, those of the training with ``training.`` before them."""
         run = nest(flat)
         options = Options.of(**run.pop("training", {}))
-        return cls(**run, source=source, training=options)
+        return cls(**run, training=options)
 
     @cached_property
     def identity(self) -> str:
@@ -117,6 +125,7 @@ class RunConfig:
 
 # Every key of a file, with a dot for those of the table [training].
 KEYS = {name: one for name, one in settings_of(RunConfig).items() if not one.hidden}
+HIDDEN = {name for name, one in settings_of(RunConfig).items() if one.hidden}
 NEEDED = [name for name, one in KEYS.items() if one.default is ...]
 KEYS["training.preset"] = PRESET
 KEYS |= {f"training.{name}": one for name, one in settings_of(Options).items()}

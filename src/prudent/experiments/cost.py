@@ -31,11 +31,11 @@ TYPICAL = "slcp"
 
 
 class Estimate(NamedTuple):
-    """What is to be expected of several runs.
+    """The expected cost of several runs.
 
     Args:
-        seconds: On the given number of workers.
-        bytes: On disk, with the checkpoints of runs at work.
+        seconds: The time on the given number of workers.
+        bytes: The space on disk, with the checkpoints of runs at work.
         corrected: Whether finished runs corrected the table.
     """
 
@@ -69,17 +69,21 @@ def seconds(config: RunConfig) -> float:
 
 
 def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
-    """What the runs take on disk, with two checkpoints of each that is at work."""
+    """The space that runs take on disk: simulations once, two checkpoints of each at work."""
+    configs, shared = list(configs), dict[tuple[str, int], float]()
+    for c in configs:
+        key, size = (c.problem, c.seed), c.budget * _cost(c)["row_bytes"]
+        shared[key] = max(size, shared.get(key, 0.0))
     sizes = sorted(_cost(c)["megabytes"] * c.training.members for c in configs)
     # A checkpoint holds the weights, the best ones, and two moments of each.
     at_work = sum(8 * size for size in sizes[-workers:])
-    return round((sum(sizes) + at_work) * 1e6)
+    return round((sum(sizes) + at_work) * 1e6 + sum(shared.values()))
 
 
 def estimate(
     configs: Sequence[RunConfig], finished: Iterable[RunConfig], root: Path, workers: int
 ) -> Estimate:
-    """What the runs cost.
+    """The expected cost of some runs.
 
     Args:
         configs: Runs to come.
@@ -97,7 +101,7 @@ def estimate(
 
 
 def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str], float]:
-    """How much longer runs took than the table says, by problem and method."""
+    """The ratio of the time that runs took to that of the table, by problem and method."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for config, _ in zip(finished, range(MOST_READ), strict=False):
         try:
@@ -117,6 +121,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 def _cost(config: RunConfig) -> dict[str, float]:
     table, family = _table(), methods.get(config.method).family
-    row = table.get(config.problem.removesuffix("_pycbc"), {"simulate": 0.0})
+    unknown = {"simulate": 0.0, "row_bytes": table[TYPICAL]["row_bytes"]}
+    row = table.get(config.problem.removesuffix("_pycbc"), unknown)
     known = row.get(family) or table[TYPICAL].get(family) or table[TYPICAL]["nre"]
-    return {"simulate": row["simulate"], **known}
+    return {"simulate": row["simulate"], "row_bytes": row["row_bytes"], **known}

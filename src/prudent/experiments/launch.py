@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from prudent._files import write_atomic
-from prudent._progress import Reporter
+from prudent._progress import Progress, Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner
@@ -25,7 +25,7 @@ from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
 
-__all__ = ["LaunchOptions", "find_sweep", "launch", "run_sweep"]
+__all__ = ["SHIPPED", "LaunchOptions", "find_sweep", "launch", "run_sweep"]
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -48,6 +48,8 @@ class LaunchOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.address is not None and self.engine != "dask":
+            raise InputError(f"an address is for the engine dask, not for {self.engine}.")
 
     @classmethod
     def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
@@ -129,9 +131,10 @@ def launch(
         with engine:
             _begin(plan, root)
             _set_aside(old, root)
-            with View(left, len(found) - len(left), progress) as view:
+            with Progress("sweep", 1.0, progress) as display:
+                listen = View(left, len(found) - len(left), display).listen
                 budgets = _largest_budgets(plan.configs)
-                Runner(left, root, engine, view.listen, options.timeout, budgets).run()
+                Runner(left, root, engine, listen, options.timeout, budgets).run()
     except DiskFull as error:
         raise StoreError(f"{error} {_interruption(plan, root)}") from error
     except BaseException as error:

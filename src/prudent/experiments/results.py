@@ -164,17 +164,13 @@ def _long(keys: dict[str, Any], record: dict[str, Any]) -> Rows:
 
 def _records(run: store.Run) -> dict[str, list[dict[str, Any]]]:
     stored = json.loads(run.file("thorough.json"))
-    # 0.1.0 kept the records of SBC and TARP in one list.
-    old = [(record["test"], record) for record in stored.get("ranks", ())]
-    new = [
-        (test, record) for test, rows in stored.get("diagnostics", {}).items() for record in rows
-    ]
-    tables: dict[str, list[dict[str, Any]]] = {"draws": []}
-    for test, record in (*old, *new):
-        tables.setdefault(test, []).append({"test": test, **_singular(record)})
-    for record in stored["draws"]:
-        tables["draws"].append({"draw": [*range(len(record["values"]))], **_singular(record)})
-    return tables
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for test, records in stored.get("diagnostics", {}).items():
+        tables[test] = [{"test": test, **record} for record in records]
+    for record in stored.get("ranks", ()):  # where 0.1.0 kept the records of SBC and TARP
+        tables.setdefault(record["test"], []).append(_singular(record))
+    draws = [_singular(record) for record in stored["draws"]]
+    return {**tables, "draws": [{"draw": [*range(len(row["value"]))], **row} for row in draws]}
 
 
 def _singular(record: dict[str, Any]) -> dict[str, Any]:
@@ -228,12 +224,8 @@ def _failed(root: Path, known: set[str]) -> Rows:
             facts = _facts(config, "failed")
         except PrudentError:
             facts = {"state": "failed"}
-        yield {
-            **facts,
-            "run": name,
-            "error": store.failure(root / name),
-            "path": str(error.parent),
-        }
+        reason = store.failure(root / name)
+        yield {**facts, "run": name, "error": reason, "path": str(error.parent)}
 
 
 def _facts(config: RunConfig, state: str) -> dict[str, Any]:

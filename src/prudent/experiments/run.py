@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,22 +15,29 @@ from prudent import problems
 from prudent._files import to_json
 from prudent._progress import Reporter
 from prudent._threads import threads
+from prudent.datasets import Pairs, read
+from prudent.datasets.drawing import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
 from prudent.estimators import load
 from prudent.experiments import store
+from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
 from prudent.experiments.thorough import details
-from prudent.problems import source_digest
+from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
 
 __all__ = ["diagnose_run", "run_claimed", "run_one"]
 
+logger = logging.getLogger("prudent")
 
-def run_one(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
+
+def run_one(
+    config: RunConfig, path: Path, progress: Reporter = None, inputs: Inputs | None = None
+) -> Run:
     """Simulate, train, diagnose and store; a run that is there already is only read.
 
     If another process is at it, this one waits and reads what it made.
@@ -36,16 +46,21 @@ def run_one(config: RunConfig, path: Path, progress: Reporter = None) -> Run:
         config: What to run.
         path: The directory of the run.
         progress: See :class:`prudent._progress.Progress`.
+        inputs: The pairs of a run from files; see :func:`prudent.experiments._inputs.from_files`.
     """
     finished = store.find(path, config)
     if finished is not None and not store.is_unfinished(path):
         return finished
     with store.claim(path, wait=True):
-        return run_claimed(config, path, progress)
+        return run_claimed(config, path, progress, inputs=inputs)
 
 
 def run_claimed(
-    config: RunConfig, path: Path, progress: Reporter = None, num_simulations: int | None = None
+    config: RunConfig,
+    path: Path,
+    progress: Reporter = None,
+    num_simulations: int | None = None,
+    inputs: Inputs | None = None,
 ) -> Run:
     """The same, for a caller that holds the run already.
 
@@ -55,34 +70,38 @@ def run_claimed(
         progress: See :class:`prudent._progress.Progress`.
         num_simulations: The largest budget in the sweep for this problem and seed, if it is part
             of one.
+        inputs: The pairs of a run from files.
     """
     finished = store.find(path, config)
     if finished is None:
         store.forget_failure(path)
-        _simulate_train_diagnose(config, path, progress)
+        if config.data and inputs is None:
+            raise InputError("the run takes its pairs from a file; say which with --data.")
+        make = partial(simulated, config, path.parent, num_simulations)
+        _train_and_diagnose(config, path, progress, make if inputs is None else lambda: inputs)
         finished = store.read(path)
     store.clear(path)  # also what a kill right after publishing left
     return finished
 
 
-def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) -> None:
+def _train_and_diagnose(
+    config: RunConfig, path: Path, progress: Reporter, make_inputs: Callable[[], Inputs]
+) -> None:
     seconds = {}
     with threads(config.threads):
         start = time.perf_counter()
         if config.source and config.source != source_digest(config.problem):
             raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
-        problem = problems.get(config.problem)
-        theta, x = problem.draw(config.budget, config.seed, "budget")
+        inputs = make_inputs()
+        problem = inputs.problem
         seconds["simulate"] = time.perf_counter() - start
         start = time.perf_counter()
         networks = problem.networks.get(methods.get(config.method).family, {})
         estimator = fit(
-            theta,
-            x,
-            problem.prior,
+            inputs.training,
+            prior=problem.prior,
             method=config.method,
             seed=config.seed,
-            invalid="exclude",
             device=config.device,
             checkpoint=store.unfinished_path(path, ".checkpoint"),
             **networks,
@@ -91,10 +110,9 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
         )
         seconds["train"] = time.perf_counter() - start
         start = time.perf_counter()
-        test = problem.draw(config.num_test, config.seed, "test")
         result = diagnose(
             estimator,
-            *test,
+            *inputs.test,
             thorough=config.thorough,
             names=problem.parameter_names,
             seed=config.seed,
@@ -113,6 +131,7 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
     }
     files = {
         "config.json": to_json(config.to_dict()),
+        "data.json": to_json(inputs.record()),
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": estimator.to_bytes(),
@@ -126,41 +145,78 @@ def _simulate_train_diagnose(config: RunConfig, path: Path, progress: Reporter) 
 
 def diagnose_run(
     path: Path,
-    num_test: int,
+    num_test: int | None,
     seed: int,
     *,
     problem: str | None = None,
+    data: str | None = None,
+    theta: str | None = None,
+    x: str | None = None,
     thorough: bool = False,
     progress: Reporter = None,
 ) -> Diagnosis:
-    """Diagnose a stored estimator on new test pairs of its problem.
+    """Diagnose a stored estimator on new test pairs, from its problem or from a file.
 
     Args:
         path: The directory of the run.
-        num_test: Test pairs.
-        seed: Of the test pairs.
+        num_test: The number of test pairs; by default 2,000 simulated ones, or all of a file.
+        seed: The seed of simulated test pairs.
         problem: Needed for a problem of one's own, because results never import code.
+        data: A store or file with test pairs; those that the run was trained on are refused.
+        theta: The name of the parameters in the file.
+        x: The name of the observations in the file.
         thorough: See :func:`prudent.diagnose`.
         progress: See :class:`prudent._progress.Progress`.
     """
+    _refuse_several(path)
     stored = store.read(path)
-    name = problem or stored.config.problem
-    if problem is None and ":" in name:
-        raise InputError(
-            f"{path} was made with `{name}`, and results never import code. If you trust it, say "
-            f"so: --problem {name}"
-        )
-    simulator = problems.get(name)
     stored.file("model.safetensors")  # the one of this run, not another's
+    record = stored.record()
+    names = record.get("parameter_names")
+    if data is None:
+        simulator = _simulator(stored, problem)
+        names = simulator.parameter_names
+        drawn = draw(simulator, num_test or 2000, seed, "test")
+        test = drawn.theta, drawn.x
+    else:
+        pairs = read(data, theta=theta, x=x, budget=num_test, stream=False)
+        assert isinstance(pairs, Pairs)
+        test = pairs.theta, pairs.x
+        if record:
+            refuse_overlap(record, *test, data)
+        else:
+            logger.warning(
+                "%s is of version 0.1.0 and does not remember its training pairs: that %s holds "
+                "none of them cannot be checked.",
+                path,
+                data,
+            )
     estimator = load(path / "model.safetensors")
     with threads(stored.config.threads):
-        theta, x = simulator.draw(num_test, seed, "test")
         return diagnose(
-            estimator,
-            theta,
-            x,
-            names=simulator.parameter_names,
-            thorough=thorough,
-            seed=seed,
-            progress=progress,
+            estimator, *test, names=names, thorough=thorough, seed=seed, progress=progress
         )
+
+
+def _refuse_several(path: Path) -> None:
+    if (path / "metrics.json").is_file():
+        return
+    found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
+    listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
+    what = f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
+    raise InputError(f"{path} {what}.")
+
+
+def _simulator(stored: Run, problem: str | None) -> Problem:
+    """The problem of a stored run, if it can simulate and its user trusts it."""
+    path, made_with = stored.path, stored.config.problem
+    if stored.config.data and made_with not in problems.names():
+        raise InputError(f"{path} was trained on a file; give test pairs with --data FILE.")
+    if ":" in made_with and problem is None:
+        raise InputError(
+            f"{path} was made with `{made_with}`, and results never import code. If you trust it, "
+            f"say so: --problem {made_with}"
+        )
+    if problem is not None and problem != made_with and ":" not in made_with:
+        raise InputError(f"{path} was made with `{made_with}`, not `{problem}`.")
+    return problems.get(problem or made_with)

@@ -13,9 +13,11 @@ from typing import Any
 
 from prudent.errors import InputError
 
-__all__ = ["FORMAT", "Mistakes", "read_settings"]
+__all__ = ["FORMAT", "FORMATS", "Mistakes", "read_settings"]
 
-FORMAT = 1
+#: Since format 2 the pairs of a budget are the first of one sequence per problem and seed.
+FORMAT = 2
+FORMATS = (1, FORMAT)
 MOST_SHOWN = 10
 LARGEST_FILE = 2**18
 DEEPEST = 16
@@ -42,7 +44,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} does not hold a table of settings.")
     if _depth(values) > DEEPEST:
         raise InputError(f"{path} is nested deeper than {DEEPEST} levels.")
-    if values.pop("format", FORMAT) != FORMAT:
+    if values.pop("format", FORMAT) not in FORMATS:
         raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
     return values
 
@@ -83,6 +85,8 @@ def _depth(value: object) -> int:
 class Mistakes:
     """Everything that is wrong with what a user wrote.
 
+    A place is a key, such as ``runs[0].seed[1]``, an option such as ``--set seed=x``, or empty.
+
     Args:
         path: The file, whose lines are named.
     """
@@ -92,13 +96,7 @@ class Mistakes:
         self.found: dict[tuple[str, str], None] = {}
 
     def add(self, place: str, reason: str) -> None:
-        """Note a mistake, once.
-
-        Args:
-            place: The key, such as ``runs[0].seed[1]``, or an option of the command line such as
-                ``--set seed=x``; it may be empty.
-            reason: What is wrong.
-        """
+        """Note the reason why something cannot be used, once."""
         self.found[place, reason] = None
 
     def try_to(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -92,12 +92,7 @@ def count(found: Iterable[RunState]) -> dict[str, int]:
 
 
 def outdated(configs: Iterable[RunConfig], root: Path) -> list[Path]:
-    """Finished runs of the same problems whose simulator was another one than now.
-
-    Args:
-        configs: The runs as they would be now.
-        root: The directory of all runs.
-    """
+    """Finished runs of the problems of some runs whose simulator was another one than now."""
     sources = {config.problem: config.source for config in configs if config.source}
     found = []
     for file in sorted(root.glob("*/config.json")) if sources else ():

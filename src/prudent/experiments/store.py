@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import shutil
@@ -33,23 +34,6 @@ from prudent.training import methods
 
 if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
-
-__all__ = [
-    "Run",
-    "claim",
-    "clear",
-    "failure",
-    "find",
-    "forget_failure",
-    "holder",
-    "is_finished",
-    "is_unfinished",
-    "load_runs",
-    "publish",
-    "read",
-    "record_failure",
-    "unfinished_path",
-]
 
 ERROR = "error.txt"
 
@@ -88,6 +72,13 @@ class Run:
         checksum = self.files.get(name, {}).get("sha256")
         return read_whole(self.path / name, _remedy(self.path), checksum)
 
+    def record(self) -> dict[str, Any]:
+        """What the run remembers of its pairs; nothing if it is of version 0.1.0."""
+        if "data.json" not in self.files:
+            return {}
+        found: dict[str, Any] = json.loads(self.file("data.json"))
+        return found
+
     def history(self) -> History:
         """What happened in each epoch of the training."""
         return History.from_jsonl(self.file("history.jsonl").decode())
@@ -111,7 +102,7 @@ def find(path: Path, config: RunConfig) -> Run | None:
 
 
 def unfinished_path(path: Path, suffix: str = "") -> Path:
-    """Where the unfinished parts of a run are."""
+    """The path of the unfinished parts of a run."""
     return path.parent / ".work" / f"{path.name}{suffix}"
 
 
@@ -132,7 +123,7 @@ def claim(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 def holder(path: Path) -> dict[str, Any] | None:
-    """Who holds a run (``host``, ``pid``, ``since``), or None if nobody does."""
+    """The ``host``, ``pid`` and ``since`` of who holds a run, or None if nobody does."""
     return _locks.holder(unfinished_path(path, ".lock"))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,7 @@ from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import FORMAT, Mistakes, read_settings
 from prudent.problems import source_digest
 
-__all__ = [
-    "MOST_RUNS",
-    "Sweep",
-    "check_directory",
-    "check_name",
-    "read_sweep",
-    "stored_sweep",
-]
+__all__ = ["MOST_RUNS", "Sweep", "check_directory", "check_name", "read_sweep", "stored_sweep"]
 
 MOST_RUNS = 10_000
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")
@@ -43,7 +37,7 @@ class Sweep:
     """Runs that belong together.
 
     Args:
-        name: Of the sweep; letters, digits, dots, dashes and underscores.
+        name: The name of the sweep; letters, digits, dots, dashes and underscores.
         configs: The runs, in the order of the file, each once.
         num_duplicates: Combinations that were the same run as an earlier one.
         source: The file it came from.
@@ -89,11 +83,18 @@ def stored_sweep(root: Path, max_runs: int | None = None) -> Sweep:
         raise InputError(f"{root} does not say what its sweep was. Name its file as well.")
     settings = read_settings(root / FILE)
     source = str(settings.pop("source", FILE))
-    return dataclasses.replace(_expand(settings, root / FILE, (), max_runs), source=source)
+    # Runs of an older version have identities of their own.
+    version = int(json.loads((root / FILE).read_bytes()).get("format", FORMAT))
+    found = _expand(settings, root / FILE, (), max_runs, version)
+    return dataclasses.replace(found, source=source)
 
 
 def _expand(
-    settings: Mapping[str, Any], path: Path, changes: Sequence[str], max_runs: int | None
+    settings: Mapping[str, Any],
+    path: Path,
+    changes: Sequence[str],
+    max_runs: int | None,
+    version: int = FORMAT,
 ) -> Sweep:
     name, mistakes = settings.get("name", path.stem), Mistakes(path)
     blocks = read_blocks(settings, changes, mistakes)
@@ -105,12 +106,12 @@ def _expand(
     sources = dict(settings.get("sources", {}))
     for block in blocks:
         for values in itertools.product(*block.values()):
-            flat = dict(zip(block, values, strict=True))
+            flat: dict[str, Any] = dict(zip(block, values, strict=True))
             problem = flat["problem"]
             if ":" in problem and problem not in sources:
                 sources[problem] = source_digest(problem)
-            source = sources.get(problem, "")
-            config = mistakes.try_to("", RunConfig.from_flat, flat, source)
+            flat |= {"source": sources.get(problem, ""), "format": version}
+            config = mistakes.try_to("", RunConfig.from_flat, flat)
             if config is not None:
                 configs.setdefault(config.identity, config)
     mistakes.refuse()

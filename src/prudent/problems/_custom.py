@@ -84,16 +84,7 @@ def custom(
 
 def from_reference(reference: str) -> Problem:
     """The problem that ``module:attribute`` names: a Problem, or a function that makes one."""
-    module, _, attribute = reference.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise InputError(
-            f"cannot import `{module}` of `{reference}`: {error}. Run from its directory, or "
-            "install it."
-        ) from error
-    except AttributeError as error:
-        raise InputError(f"`{module}` has no attribute `{attribute}`.") from error
+    found = import_attribute(reference)
     problem = found() if callable(found) and not isinstance(found, Problem) else found
     if not isinstance(problem, Problem):
         raise InputError(
@@ -101,6 +92,20 @@ def from_reference(reference: str) -> Problem:
             "prudent.problems.custom(simulator, prior) makes."
         )
     return problem
+
+
+def import_attribute(reference: str) -> Any:
+    """What ``module:attribute`` names."""
+    module, _, attribute = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise InputError(
+            f"cannot import `{module}` of `{reference}`: {error}. Run from its directory, or "
+            "install it."
+        ) from error
+    except AttributeError as error:
+        raise InputError(f"`{module}` has no attribute `{attribute}`.") from error
 
 
 def _calls(simulator: Callable[..., Any]) -> Callable[[Any, torch.Generator], Any]:

@@ -28,7 +28,7 @@ from prudent.contracts import (
     SampleAndLogProb,
 )
 from prudent.coverage.penalty import CoveragePenalty
-from prudent.errors import InputError
+from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
 from prudent.training.options import Options
 
@@ -171,8 +171,10 @@ def make_term(name: str, family: str, prior: Prior, options: Options) -> Objecti
         prior: The usual proposal of the coverage penalty.
         options: The settings of the coverage penalty.
     """
-    if name != "coverage":
+    if name in LOSSES:
         return LOSSES[name]
+    if name != "coverage":
+        raise unknown_name("term", name, [*LOSSES, "coverage"])
     return CoveragePenalty(
         _proposal(family, prior, options.proposal),
         options.num_samples,

@@ -79,7 +79,7 @@ class Options:
         choices=tuple(name for name in INDICATORS if name != "hard"),
         help="Scale of densities",
     )
-    computation: str = setting("sort", choices=COMPUTATIONS, help="Comparison")
+    computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
     levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
     distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
     fraction: float = setting(1.0, above=0, most=1, help="Share of each batch to look at")

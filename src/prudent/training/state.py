@@ -48,7 +48,7 @@ class TrainingState:
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or patience is at an end."""
+        """True when all epochs are done, or none was the best for too long."""
         patience = self.options.patience
         impatient = patience is not None and self.epoch - self.best_epoch >= patience
         return impatient or self.epoch >= self.options.epochs

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from prudent.errors import InputError, unknown_name
 from prudent.experiments.engines.contract import Engine, EngineLost, WorkerDied
 from prudent.experiments.engines.local import Local, local
 from prudent.experiments.engines.slurm import Job, slurm_cluster
@@ -45,16 +44,13 @@ def open_engine(
     """The engine of that name, to be used in a ``with`` statement.
 
     Args:
-        name: ``local``, ``dask`` or ``slurm``.
+        name: One of ``ENGINES``; only ``dask`` takes an address.
         workers: Processes to start; for a Dask scheduler at an address, its own workers count.
         scratch: A directory for files of the engine, which all machines share.
-        address: Of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
-        job: One Slurm job.
+        address: The address of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
+        job: The form of a Slurm job.
     """
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    if address is not None and name != "dask":
-        raise InputError(f"an address is for the engine dask, not for {name}.")
+    assert name in ENGINES
     if name == "local":
         return Local(workers)
     from prudent.experiments.engines import dask

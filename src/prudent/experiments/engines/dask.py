@@ -40,6 +40,7 @@ MOST_DEATHS = 3
 CONNECT_SECONDS = 8
 CAPACITY_SECONDS = 2.0
 CLOSE_SECONDS = 3
+LOST = "the Dask scheduler is lost. Nothing is lost on disk; run the same command again."
 
 logger = logging.getLogger("prudent")
 _alone = threading.Lock()
@@ -50,12 +51,9 @@ class Stopped(BaseException):
 
 
 class Dask:
-    """Calls on the workers of a Dask scheduler.
+    """Calls on the workers of a Dask scheduler that a client is connected to.
 
-    Args:
-        client: Connected to it.
-        cluster: Closed at the end, if it was started for this engine.
-        scratch: A directory of the cluster, removed at the end.
+    A cluster that was started for this engine is closed at the end, and its directory removed.
     """
 
     def __init__(self, client: Any, cluster: Any = None, scratch: Path | None = None) -> None:
@@ -100,15 +98,13 @@ class Dask:
         try:
             outer.set_result(inner.result())
         except CancelledError:
-            outer.set_exception(_gone())
+            outer.set_exception(EngineLost(LOST))
         except Exception as error:
-            if type(error).__name__ == "KilledWorker":
-                outer.set_exception(WorkerDied("on Dask workers", MOST_DEATHS))
-            else:
-                outer.set_exception(error)
+            died = type(error).__name__ == "KilledWorker"
+            outer.set_exception(WorkerDied("on Dask workers", MOST_DEATHS) if died else error)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Progress that workers told since the last time."""
+        """Rows of progress that workers sent since the last call."""
         while not self._told.empty():
             yield self._told.get()
 
@@ -141,12 +137,7 @@ class Dask:
 
 
 def connect(address: str) -> Dask:
-    """Use the workers of a running scheduler.
-
-    Args:
-        address: Such as ``tcp://10.0.0.1:8786``. Certificates for ``tls`` come from Dask's own
-            configuration.
-    """
+    """Use the workers of a running scheduler; certificates come from Dask's own configuration."""
     if not ADDRESS.fullmatch(address):
         raise InputError(f"{address!r} is not an address, such as tcp://10.0.0.1:8786.")
     distributed = require("distributed", "dask", "the engine dask")
@@ -164,12 +155,7 @@ def connect(address: str) -> Dask:
 
 
 def local_cluster(workers: int, scratch: Path) -> Dask:
-    """Start a scheduler and workers on this machine, which nobody else can use.
-
-    Args:
-        workers: Processes of one thread each.
-        scratch: A directory for files of Dask.
-    """
+    """Start a scheduler and workers of one thread here, which nobody else can use."""
     distributed = require("distributed", "dask", "the engine dask")
     quiet_dask()
     with settings():
@@ -189,7 +175,7 @@ def local_cluster(workers: int, scratch: Path) -> Dask:
 
 
 def quiet_dask() -> None:
-    """What Dask has to say about lost workers and schedulers we say in words of our own."""
+    """Silences the logs of Dask; lost workers and schedulers become errors of our own."""
     for name in ("distributed", "distributed.scheduler", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -207,35 +193,26 @@ def settings() -> Any:
     )
 
 
-def _gone() -> EngineLost:
-    return EngineLost(
-        "the Dask scheduler is lost. Nothing is lost on disk; run the same command again."
-    )
-
-
 @contextlib.contextmanager
 def _lost() -> Iterator[None]:
     """Trouble with the connection in our words."""
     try:
         yield
-    except (OSError, CancelledError) as error:
-        raise _gone() from error
     except Exception as error:
-        if type(error).__name__ == "ClosedClientError":
-            raise _gone() from error
+        known = isinstance(error, OSError | CancelledError)
+        if known or type(error).__name__ == "ClosedClientError":
+            raise EngineLost(LOST) from error
         raise
 
 
 def _compare_versions(client: Any) -> None:
-    """Other versions of torch have other last bits."""
+    """Warn about workers with another torch, which has other last bits."""
     ours = _versions()
-    others = {
-        str(found) for found in client.run(_versions, on_error="ignore").values() if found != ours
-    }
-    if others:
+    found = client.run(_versions, on_error="ignore").values()
+    if others := " and ".join(sorted({str(one) for one in found if one != ours})):
         logger.warning(
             "the workers have %s, this machine has %s: metrics may differ in their last bits.",
-            " and ".join(sorted(others)),
+            others,
             ours,
         )
 
@@ -254,10 +231,10 @@ def _plugin(*places: str) -> Any:
     from distributed import WorkerPlugin
 
     class Preparation(WorkerPlugin):
-        """Modules of the user, threads, progress."""
+        """Gives workers the modules of the user, one thread and a way to report progress."""
 
         def setup(self, worker: Any) -> None:
-            """On a worker."""
+            """Prepares a worker for runs."""
             from prudent.experiments._worker import prepare
 
             sys.path += [p for p in places if os.path.isdir(p) and p not in sys.path]

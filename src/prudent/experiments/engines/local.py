@@ -31,20 +31,14 @@ PR_SET_PDEATHSIG = 1
 def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
     """Worker processes of one thread each, which end with this one.
 
-    Args:
-        workers: How many.
-        rows: A queue on which workers report progress, if somebody reads it.
+    They report progress on the queue ``rows``, if somebody reads it.
     """
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, _start_worker, (rows, os.getpid()))
 
 
 class Local:
-    """Processes on this machine; one that dies is replaced, and the others do not notice.
-
-    Args:
-        workers: How many.
-    """
+    """Processes on this machine; one that dies is replaced, and the others do not notice."""
 
     def __init__(self, workers: int) -> None:
         self.capacity = workers
@@ -64,7 +58,7 @@ class Local:
         return next(slot for slot in self._slots if slot.idle).submit(function, *arguments)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Progress that workers told since the last time."""
+        """Rows of progress that workers sent since the last call."""
         for slot in self._slots:
             yield from slot.rows()
 
@@ -133,7 +127,7 @@ class _Slot:
     def _exit_reason(self) -> str:
         if self._process is not None:
             self._process.join(1.0)
-        code = None if self._process is None else self._process.exitcode
+        code = getattr(self._process, "exitcode", None)
         if code is None:
             return "no exit code"
         return f"signal {-code}" if code < 0 else f"exit code {code}"

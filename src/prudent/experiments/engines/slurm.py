@@ -88,7 +88,7 @@ class Job:
         return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
     def arguments(self, logs: Path) -> dict[str, Any]:
-        """What dask-jobqueue takes."""
+        """The arguments of a job of dask-jobqueue."""
         lifetime = max(self.seconds // 2, self.seconds - MARGIN_SECONDS)
         return {
             "queue": self.queue,
@@ -117,10 +117,7 @@ class Job:
 def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
     """Submit jobs whose processes are the workers of a Dask scheduler in this process.
 
-    Args:
-        job: One of them.
-        workers: Processes, in as many jobs as that takes.
-        scratch: A directory that all machines share, for certificates and logs.
+    All machines must share the directory ``scratch``, for certificates and logs.
     """
     jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
     if shutil.which("sbatch") is None:
@@ -154,14 +151,7 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
 
 
 def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str:
-    """A job that runs a command by itself, to be submitted by hand as often as one likes.
-
-    Args:
-        job: Its resources.
-        command: The command.
-        directory: Where to run it.
-        logs: Where Slurm writes what it says.
-    """
+    """A job that runs a command by itself, to be submitted by hand as often as one likes."""
     jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
     made = jobqueue.SLURMJob(scheduler="", name="", **job.arguments(logs))
     lines = ["#!/usr/bin/env bash", str(made.job_header), f"cd {shlex.quote(str(directory))}"]

@@ -63,10 +63,10 @@ class Simulated:
         rows = slice(start, stop)
         return replace(self, theta=self.theta[rows], x=self.x[rows], reason=self.reason[rows])
 
-    def num_invalid(self) -> dict[str, int]:
-        """The number of rows that cannot be used, by reason."""
+    def counts(self) -> dict[str, int]:
+        """The number of rows by reason, valid ones included."""
         counts = self.reason.bincount(minlength=len(REASONS)).tolist()
-        return dict(zip(REASONS[1:], counts[1:], strict=True))
+        return dict(zip(REASONS, counts, strict=True))
 
 
 class _Malformed(DataError):

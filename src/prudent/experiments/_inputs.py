@@ -1,0 +1,270 @@
+"""Where the pairs of a run come from: simulated for it, shared by a sweep, or read from files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from prudent import problems
+from prudent._files import canonical_json, sha256
+from prudent.datasets import Data, Pairs, Store, read
+from prudent.datasets.drawing import draw
+from prudent.datasets.readers import FileRows, open_rows
+from prudent.datasets.simulate import draw_pairs, simulate
+from prudent.errors import DataError, InputError, StoreError
+from prudent.estimators.priors import check_prior, from_table, to_spec
+from prudent.experiments.config import RunConfig
+from prudent.experiments.settings import read_settings
+from prudent.problems import Problem
+from prudent.problems._custom import import_attribute
+
+__all__ = ["Inputs", "from_files", "refuse_overlap", "simulated"]
+
+# The training rows that a run remembers, to recognize them among test pairs, and bytes of each.
+REMEMBERED = 4096
+HASH_BYTES = 6
+# Where there are no test pairs, so many rows or this share of them are held out.
+HELD_OUT = 2000
+HELD_OUT_SHARE = 5
+
+logger = logging.getLogger("prudent")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The pairs of a run.
+
+    Args:
+        problem: The prior, the names of the parameters and the usual networks.
+        training: The pairs to train and validate on.
+        test: Parameters (N, D) and observations ``(N, *x_shape)``; failed ones hold NaN.
+        source: The name of the file, or ``simulated``.
+        num_held_out: The number of test pairs that were held out from the file.
+    """
+
+    problem: Problem
+    training: Data
+    test: tuple[Tensor, Tensor]
+    source: str = "simulated"
+    num_held_out: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """What a run remembers of its pairs, the contents of its ``data.json``."""
+        training = self.training
+        return {
+            "source": self.source,
+            "sha256": training.digest(),
+            "num_simulations": len(training) + training.num_invalid,
+            "parameter_names": list(self.problem.parameter_names),
+            "x_shape": list(self.problem.x_shape),
+            "rows": base64.b64encode(b"".join(_remembered(training))).decode(),
+        }
+
+
+def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inputs:
+    """The pairs of a run that simulates its own.
+
+    Args:
+        config: The run.
+        root: The directory of its sweep.
+        num_simulations: The largest budget in the sweep for its problem and seed; None to keep
+            no simulations on disk.
+    """
+    problem = problems.get(config.problem)
+    test = draw(problem, config.num_test, config.seed, "test")
+    if num_simulations is None or not _can_share(config):
+        training: Data = draw_pairs(problem, config.budget, config.seed)
+    else:
+        training = _shared(problem, config, root, max(num_simulations, config.budget))
+    return Inputs(problem, training, (test.theta, test.x))
+
+
+def _can_share(config: RunConfig) -> bool:
+    # Without its file nobody could tell whether a simulator has changed.
+    return find_spec("zarr") is not None and (":" not in config.problem or bool(config.source))
+
+
+def _shared(problem: Problem, config: RunConfig, root: Path, number: int) -> Data:
+    """The pairs from a store that all runs of a sweep share; whoever needs a chunk first makes it.
+
+    The store is a convenience. Where it cannot be used, the run simulates the same pairs itself.
+    """
+    name = re.sub(r"[^\w.-]", "_", config.problem)
+    digest = f"-{config.source}" if config.source else ""
+    path = root / ".simulations" / f"{name}-{config.seed}-{number}{digest}.zarr"
+    try:
+        store = simulate(
+            problem, number, path, seed=config.seed, stop=config.budget, progress=False
+        )
+        return read(store, budget=config.budget)
+    except (StoreError, InputError) as error:
+        if isinstance(error, DataError):
+            raise
+        logger.warning("%s This run simulates for itself; delete %s.", error, path)
+        return draw_pairs(problem, config.budget, config.seed)
+
+
+def from_files(
+    data: str,
+    *,
+    problem: str | None = None,
+    prior: str | None = None,
+    test_data: str | None = None,
+    theta: str | None = None,
+    x: str | None = None,
+    budget: int | None = None,
+    num_test: int = 2000,
+    seed: int = 0,
+) -> tuple[Inputs, dict[str, Any]]:
+    """The pairs of a run from files, and the settings of the run that follow from them.
+
+    Args:
+        data: A store of simulations, or a file with parameters and observations.
+        problem: The problem that the data come from; a store knows that of its own.
+        prior: A problem's name, a file with a prior, or ``module:attribute``.
+        test_data: Another store or file, with test pairs. Otherwise a registered problem simulates
+            them; without one the last rows of the data are held out.
+        theta: The name of the parameters in files.
+        x: The name of the observations in files.
+        budget: The number of rows to train on, from the first on; all by default.
+        num_test: The number of test pairs to simulate.
+        seed: The seed of simulated test pairs.
+    """
+    rows = open_rows(data, theta, x)
+    if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
+        problem = rows.problem
+    known = _described(rows, problem, prior, Path(data).stem)
+    available = len(rows)
+    held = 0
+    if test_data is not None:
+        pairs = read(test_data, theta=theta, x=x, stream=False)
+    elif problem is None:
+        held = min(HELD_OUT, available // HELD_OUT_SHARE)
+        available -= held
+    if budget is not None and budget > available:
+        raise InputError(
+            f"`budget` is {budget:,}, but {data} has {available:,} simulations to train on"
+            + (f", and {held:,} held out for testing." if held else ".")
+        )
+    with warnings.catch_warnings(action="ignore"):  # they are told below
+        training = read(rows, budget=budget or available, invalid="exclude")
+    if number := training.num_invalid:
+        logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
+    facts = {"problem": problem or f"file:{known.name}", "budget": budget or available}
+    digests = [training.digest()]
+    if problem is not None and test_data is None:
+        drawn = draw(known, num_test, seed, "test")
+        test = drawn.theta, drawn.x
+    else:
+        if test_data is None:
+            found = rows.read(available, available + held)
+            pairs = Pairs.among(found[0], found[1], found[2] == 0)
+        assert isinstance(pairs, Pairs)
+        test, num_test = (pairs.theta, pairs.x), len(pairs)
+        digests.append(pairs.digest())
+    spec = {}
+    if prior is not None or problem is None:
+        spec = {"prior": to_spec(known.prior) or prior, "names": known.parameter_names}
+    facts |= {"num_test": num_test, "data": sha256(canonical_json(digests))}
+    facts |= {"prior": canonical_json(spec).decode()} if spec else {}
+    inputs = Inputs(known, training, test, Path(data).name, held)
+    if test_data is not None:
+        refuse_overlap(inputs.record(), *test, test_data)
+    return inputs, facts
+
+
+def _described(
+    rows: Store | FileRows, problem: str | None, prior: str | None, stem: str
+) -> Problem:
+    """The problem of some data: a known one, or one that has a prior but no simulator."""
+    names: list[str] = []
+    units: list[str] = []
+    if problem is not None:
+        known = problems.get(problem)
+        if (known.dim, known.x_shape) != (rows.dim, rows.x_shape):
+            raise DataError(
+                f"{rows.path} has {rows.dim} parameters and x of shape {rows.x_shape}; "
+                f"`{problem}` has {known.dim} and {known.x_shape}."
+            )
+        if prior is None:
+            return known
+    if prior is None:
+        raise InputError(
+            f"{rows.path} does not say which prior its theta come from; pass --prior with a "
+            "problem's name, a TOML file or module:attribute."
+        )
+    if prior.endswith((".toml", ".json")):
+        found, names, units = from_table(read_settings(Path(prior)))
+    else:
+        made: Any = import_attribute(prior) if ":" in prior else problems.get(prior)
+        found = getattr(made, "prior", made)
+        names = list(getattr(made, "parameter_names", ()))
+    if (dim := check_prior(found)) != rows.dim:
+        raise DataError(f"{rows.path} has {rows.dim} parameters, the prior has {dim}.")
+    stored = rows.attributes["parameter_names"] if isinstance(rows, Store) else []
+    label = re.sub(r"[^\w.-]", "_", stem) or "data"
+    return Problem(
+        problem or label,
+        found,
+        _no_simulator,
+        rows.x_shape,
+        tuple(names or stored or (f"theta_{i + 1}" for i in range(dim))),
+        tuple(units),
+        known.networks if problem is not None else {},
+    )
+
+
+def _no_simulator(theta: Tensor, generator: torch.Generator) -> NoReturn:
+    raise InputError("the pairs came from a file; there is no simulator to make others.")
+
+
+def refuse_overlap(record: Mapping[str, Any], theta: Tensor, x: Tensor, name: str) -> None:
+    """Refuse test pairs that a run was trained on: coverage on those says nothing.
+
+    Args:
+        record: The contents of the run's ``data.json``.
+        theta: The parameters of the test pairs.
+        x: Their observations.
+        name: The name of their file, for the message.
+    """
+    data = base64.b64decode(record["rows"])
+    remembered = [data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)]
+    known = Counter(remembered)
+    found = sum(row in known for row in _hashes(theta, x))
+    # Numbers of few values repeat by chance, among the training rows as well.
+    number = len(remembered)
+    repeats = sum(count * (count - 1) for count in known.values()) / max(1, number * (number - 1))
+    if found > 2 * repeats * number * len(theta):
+        share = "" if number >= record["num_simulations"] else " remembered"
+        raise InputError(
+            f"{found:,} of {len(theta):,} test pairs in {name} are among the{share} training "
+            "pairs of the run, so that coverage on them would say nothing. Test on other pairs, "
+            "such as those of another seed."
+        )
+
+
+def _remembered(training: Data) -> list[bytes]:
+    """Hashes of training rows, evenly from all of them."""
+    step = -(-(len(training) + training.num_invalid) // REMEMBERED)
+    found: list[bytes] = []
+    for part in training.parts():
+        some = part[part.row_numbers % step == 0]
+        found += _hashes(some.theta, some.x)
+    return found[:REMEMBERED]
+
+
+def _hashes(theta: Tensor, x: Tensor) -> list[bytes]:
+    rows = torch.cat([theta, x.flatten(1)], dim=1).contiguous().numpy()
+    return [hashlib.sha256(row.tobytes()).digest()[:HASH_BYTES] for row in rows]
