@@ -37,8 +37,14 @@ from prudent.contracts import Estimator, FromNoise
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import Grid
-from prudent.diagnostics._points import Strategy, moments, randomized_alpha, region_volume
-from prudent.diagnostics._sampling import Importance, Samples
+from prudent.diagnostics._points import (
+    Importance,
+    Samples,
+    Strategy,
+    moments,
+    randomized_alpha,
+    region_volume,
+)
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
 from prudent.estimators.priors import support_bounds

@@ -97,10 +97,9 @@ class SBC:
     @property
     def verdict(self) -> str:
         """A line that says whether something is wrong, in which function, and how."""
-        size = f"{self.ranks.num_pairs:,} pairs, {self.ranks.num_samples:,} draws"
         row = int(self.p_values.argmin())
         others = f", Holm over {len(self.p_values)}" if len(self.p_values) > 1 else ""
-        evidence = f"p = {self.p_value:.2g} in {self.worst}{others}; {size}"
+        evidence = f"p = {self.p_value:.2g} in {self.worst}{others}; {self.ranks.size}"
         if self.p_value >= ERROR_RATE:
             text = f"no defect seen ({evidence})"
         else:

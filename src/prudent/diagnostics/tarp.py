@@ -65,8 +65,7 @@ class TARP:
     @property
     def verdict(self) -> str:
         """A line that says whether something is wrong, and in which direction."""
-        size = f"{self.ranks.num_pairs:,} pairs, {self.ranks.num_samples:,} draws"
-        evidence = f"p = {self.p_value:.2g}; {size}"
+        evidence = f"p = {self.p_value:.2g}; {self.ranks.size}"
         if self.p_value >= ERROR_RATE:
             text = f"no defect seen ({evidence})"
         else:
