@@ -3,8 +3,6 @@
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import textwrap
@@ -15,23 +13,6 @@ from typing import Any, ParamSpec, TypeVar
 from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-__all__ = [
-    "GREY",
-    "SMALL",
-    "canvas",
-    "coverage_curve",
-    "diagnosis",
-    "diagonal",
-    "dress",
-    "one_axis",
-    "panels",
-    "plain_name",
-    "rank_curve",
-    "tarp_curve",
-    "themed",
-    "training_curves",
-]
 
 # Inches of a column of 8.5 cm, at which no text is smaller than 7 points.
 COLUMN, SINGLE = 3.35, 2.85

@@ -61,5 +61,5 @@ def test_users_may_write_names_as_the_paper_does(name):
 
 
 def test_an_unknown_name():
-    with pytest.raises(InputError, match="unknown method `CalNLE`. Did you mean `calnpe`"):
-        methods.get("CalNLE")
+    with pytest.raises(InputError, match="unknown method `CalNR`. Did you mean `calnre`"):
+        methods.get("CalNR")

@@ -24,8 +24,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UniformPath", "bin_band", "holm", "ks_p_value", "stay_probability"]
-
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
@@ -47,10 +45,10 @@ def stay_probability(number: int, points: Array, lower: Counts, upper: Counts) -
     """The probability that the counts below all points stay within bounds, bounds included.
 
     Args:
-        number: Uniform values, N.
+        number: The number of uniform values, N.
         points: Increasing points in (0, 1), (P,).
-        lower: Smallest allowed number of values below each point, (P,).
-        upper: Largest allowed number, (P,).
+        lower: The smallest allowed number of values below each point, (P,).
+        upper: The largest allowed number, (P,).
 
     >>> two = stay_probability(2, np.array([0.5]), np.array([1]), np.array([1]))
     >>> round(two, 12)  # one of two values on each side
@@ -75,7 +73,7 @@ class UniformPath:
     """The counts of N uniform values below some points: bands, and p-values of what was seen.
 
     Args:
-        number: Uniform values, N.
+        number: The number of uniform values, N.
         points: Increasing points in (0, 1), (P,).
 
     >>> path = UniformPath.at(100, (0.25, 0.5, 0.75))
@@ -101,9 +99,10 @@ class UniformPath:
         self._bands: dict[float, tuple[Counts, Counts]] = {}
 
     @staticmethod
+    @functools.lru_cache(maxsize=32)
     def at(number: int, points: tuple[float, ...]) -> UniformPath:
         """Returns a cached instance."""
-        return _remembered(number, points)
+        return UniformPath(number, np.array(points))
 
     def point_p_values(self, counts: Counts) -> Array:
         """Two-sided binomial p-values of ``counts`` (..., P), point by point."""
@@ -151,11 +150,6 @@ class UniformPath:
         return math.exp(low)
 
 
-@functools.lru_cache(maxsize=32)
-def _remembered(number: int, points: tuple[float, ...]) -> UniformPath:
-    return UniformPath(number, np.array(points))
-
-
 def bin_band(number: int, shares: Array, level: float = 0.95) -> tuple[Counts, Counts]:
     """Bounds on the counts of N values in bins of these shares, for all bins at once.
 
@@ -171,7 +165,7 @@ def ks_p_value(number: int, points: Array, distance: float) -> float:
     """P-value of the largest distance between count and expectation over some points.
 
     Args:
-        number: Uniform values, N.
+        number: The number of uniform values, N.
         points: Increasing points in (0, 1), (P,); those where ranks can step.
         distance: The largest absolute difference of counts from ``number * points``.
 
@@ -181,11 +175,11 @@ def ks_p_value(number: int, points: Array, distance: float) -> float:
     bound = 2 * math.exp(-2 * distance**2 / number)
     if bound < SMALLEST:
         return max(bound, TINIEST)
-    return _remembered_ks(number, tuple(points), round(distance, 9))
+    return _ks_p_value(number, tuple(points), round(distance, 9))
 
 
 @functools.lru_cache(maxsize=4096)
-def _remembered_ks(number: int, points: tuple[float, ...], distance: float) -> float:
+def _ks_p_value(number: int, points: tuple[float, ...], distance: float) -> float:
     at = np.array(points)
     # The distance itself is outside; 1e-6 is more than its rounding, less than a step.
     lower = np.floor(number * at - distance + 1e-6).astype(np.int64) + 1

@@ -21,8 +21,6 @@ uniform share of that part is taken. So a constant density, the prior on a box f
 the coverage of the prior, which is calibrated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,13 +35,17 @@ from prudent.contracts import Estimator, FromNoise
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import Grid
-from prudent.diagnostics._points import Strategy, moments, randomized_alpha, region_volume
-from prudent.diagnostics._sampling import Importance, Samples
+from prudent.diagnostics._points import (
+    Importance,
+    Samples,
+    Strategy,
+    moments,
+    randomized_alpha,
+    region_volume,
+)
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
 from prudent.estimators.priors import support_bounds
-
-__all__ = ["Coverage", "Measurement", "expected_coverage", "measure", "metric"]
 
 METHODS = ("grid", "samples", "importance")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))

@@ -36,8 +36,6 @@ from prudent.diagnostics._references import ReferenceDistance
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import log_prior
 
-__all__ = ["TARP_DISTANCE", "Ranks", "TestFunction", "parameters", "posterior_ranks"]
-
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
 
@@ -75,17 +73,17 @@ class Ranks:
         """The number of pairs that were ranked."""
         return self.ranks.shape[1]
 
-    @property
-    def num_invalid(self) -> int:
-        """The number of pairs that were left out."""
-        return sum(self.invalid.values())
-
     def select(self, names: Sequence[str]) -> Ranks:
         """The ranks of some of the functions."""
         if missing := [name for name in names if name not in self.names]:
             raise unknown_name("function", missing[0], self.names)
         rows = [self.names.index(name) for name in names]
         return replace(self, names=tuple(names), ranks=self.ranks[rows])
+
+    @property
+    def size(self) -> str:
+        """The numbers of pairs and draws in words."""
+        return f"{self.num_pairs:,} pairs, {self.num_samples:,} draws"
 
     @property
     def caveats(self) -> str:

@@ -17,9 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "TRUSTED", "Verdict", "judge", "margin"]
-
-KINDS = ("over-confident", "conservative", "calibrated", "uninformative", "not enough test pairs")
 # The kinds of posteriors that are known not to be over-confident.
 TRUSTED = ("calibrated", "conservative", "uninformative")
 ERROR_RATE = 0.05

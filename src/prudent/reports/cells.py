@@ -121,16 +121,9 @@ class Cell:
 def arranged(runs: DataFrame) -> DataFrame:
     """The runs in the order of a page: problem, budget, method, seed."""
     keys = ["problem", "budget", "method", "seed", "run"]
-    return runs.sort_values(
-        keys,
-        key=lambda column: (
-            column.map(lambda name: (position(name), str(name)))
-            if column.name == "method"
-            else column
-        ),
-        kind="stable",
-        ignore_index=True,
-    )
+    places = [(position(name), str(name)) for name in runs["method"]]
+    ordered = runs.assign(method=places).reset_index(drop=True).sort_values(keys, kind="stable")
+    return runs.iloc[ordered.index].reset_index(drop=True)
 
 
 def settings_of(runs: DataFrame) -> DataFrame:
@@ -197,12 +190,10 @@ def _cell(places: list[int], look: Series, rows: list[Row], curves: dict[str, Co
     done = [rows[at] for at in places if rows[at]["run"] in curves and rows[at].get("num_pairs")]
     pairs = [int(row["num_pairs"]) for row in done]
     found = {name: _estimate(done, name) for name in FORMS}
-    curve, verdict, num_short = None, NOTHING, 0
+    curve, verdict = None, NOTHING
     if done:
         curve = mean_curve([curves[row["run"]] for row in done], pairs)
-        alone = [_judge(mean_curve([curves[row["run"]]], [1]), [row]) for row in done]
-        num_short = sum(one.kind == "over-confident" for one in alone)
-        verdict = alone[0] if len(done) == 1 else _judge(curve, done)
+        verdict = _judge(curve, done)
     return Cell(
         problem=first.get("problem") or "?",
         budget=int(first.get("budget") or 0),
@@ -211,7 +202,7 @@ def _cell(places: list[int], look: Series, rows: list[Row], curves: dict[str, Co
         verdict=verdict,
         curve=curve,
         num_done=len(done),
-        num_short=num_short,
+        num_short=sum(beyond_chance([row]) for row in done),
         num_pairs=sum(pairs),
         estimates=found,
     )
