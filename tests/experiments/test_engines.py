@@ -74,9 +74,9 @@ def test_the_same_run_twice_at_once_is_done_once(tmp_path, monkeypatch):
 
     from prudent.experiments import run as module
 
-    real, begun = module._simulate_train_diagnose, []
+    real, begun = module._train_and_diagnose, []
     monkeypatch.setattr(
-        module, "_simulate_train_diagnose", lambda *args: (begun.append(args), real(*args))
+        module, "_train_and_diagnose", lambda *args: (begun.append(args), real(*args))
     )
     path = tmp_path / CONFIGS[0].identity
     with ThreadPoolExecutor(2) as pool:

@@ -100,7 +100,7 @@ def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
     assert set(os.listdir(run(TINY, path, progress=False).path)) == FILES
 
 
-def quickly(config, path, progress=None):
+def quickly(config, path, progress=None, make_inputs=None):
     """Take the place of the work, which is tested elsewhere."""
     if config.seed == 1:
         raise OverflowError("no luck")
@@ -112,7 +112,7 @@ def quickly(config, path, progress=None):
 @pytest.mark.parametrize("fault", [None, errno.ENOSPC, errno.EROFS], ids=str)
 @pytest.mark.parametrize("seed", [0, 1], ids=["a run", "a run that fails"])
 def test_a_fault_at_any_write_of_an_attempt_is_survived(tmp_path, monkeypatch, seed, fault):
-    monkeypatch.setattr("prudent.experiments.run._simulate_train_diagnose", quickly)
+    monkeypatch.setattr("prudent.experiments.run._train_and_diagnose", quickly)
     config = dataclasses.replace(TINY, seed=seed)
     root = tmp_path / "runs"
     path = root / config.identity

@@ -262,7 +262,7 @@ class TestCost:
             dataclasses.replace(config, problem="gravitational_waves", budget=n)
             for n in (2, 10**5)
         ]
-        assert disk_bytes([large], 1) > 65_544 * 10**5, "simulations are not counted"
+        assert disk_bytes(large, 1) > 65_544 * 10**5, "simulations are not counted"
 
     def test_workers_share_it_and_finished_runs_correct_it(self, tmp_path):
         configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(4)]

@@ -114,10 +114,10 @@ def test_a_diagnostic_from_outside_is_followed_all_the_way(tmp_path, monkeypatch
         return figure
 
     monkeypatch.setitem(
-        DIAGNOSTICS, "spreads", Diagnostic("spreads", "spreads", spreads, "spreads")
+        DIAGNOSTICS, "spreads", Diagnostic("spreads", "spreads", spreads, "picture")
     )
-    entry = Entry("spreads", picture, "spreads", "How wide?", "Up is wider.")
-    monkeypatch.setitem(figures.FIGURES, "spreads", entry)
+    entry = Entry(picture, "spreads", "How wide?", "Up is wider.")
+    monkeypatch.setitem(figures.FIGURES, entry.name, entry)
     stored = run(CONFIG, tmp_path / CONFIG.identity, progress=False)
     assert stored.metrics["widest"] > 0
     results = prudent.experiments.load_results(tmp_path)

@@ -26,8 +26,6 @@ from prudent.datasets.store import Store
 from prudent.datasets.streaming import CHUNK_BYTES, NUM_CHUNKS, Data, Stream, row_bytes
 from prudent.errors import DataError, InputError, StoreError, one_line
 
-__all__ = ["NAMES", "FileRows", "open_rows", "read"]
-
 MAX_BYTES = 4 * 2**30
 MAX_RATIO = 1000
 #: Data of more bytes than this, as float32, are streamed.
@@ -76,7 +74,7 @@ def read(
     if not 0 < number <= len(rows):
         raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
     large = number * row_bytes(rows) > STREAM_BYTES
-    if (large if stream is None else stream) and not isinstance(rows, _Whole):
+    if (large if stream is None else stream) and rows.path.suffix.lower() != ".npz":
         data: Data = Stream(rows, stop=number)
     elif isinstance(rows, Store):
         data = rows.pairs(number)
@@ -112,7 +110,7 @@ def open_rows(source: Source, theta: str | None = None, x: str | None = None) ->
         )
     if not path.is_file():
         raise InputError(f"no file {path}.")
-    return (_Whole if suffix == ".npz" else FileRows)(path, theta, x)
+    return FileRows(path, theta, x)
 
 
 class FileRows:
@@ -164,10 +162,6 @@ class FileRows:
         except Exception as error:  # the libraries raise many kinds for a damaged file
             reason = one_line(error).rstrip(".")
             raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
-
-
-class _Whole(FileRows):
-    """A file whose arrays can only be read as a whole."""
 
 
 def _name(path: Path, role: str, name: str | None, names: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """The prior inside an estimator: checked, evaluated safely, and stored as plain numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,17 +10,6 @@ from torch.distributions import Distribution, Independent, Uniform, constraints
 from prudent._randomness import seeded
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError, one_line
-
-__all__ = [
-    "Product",
-    "check_prior",
-    "from_spec",
-    "from_table",
-    "log_prior",
-    "support_bounds",
-    "support_box",
-    "to_spec",
-]
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {
@@ -137,7 +124,7 @@ def to_spec(prior: Any) -> dict[str, Any] | None:
     }
 
 
-def from_spec(spec: dict[str, Any]) -> Distribution:
+def from_spec(spec: Mapping[str, Any]) -> Distribution:
     """The distribution that a specification describes.
 
     >>> from torch.distributions import Normal
@@ -173,48 +160,42 @@ def from_table(table: Mapping[str, Any]) -> tuple[Distribution, list[str], list[
     values = dict(table)
     names, units = values.pop("names", None), values.pop("units", None)
     try:
+        rows = values.get("parameter", [])
         if values.get("kind") == "box":
-            parameters = {"low": values["low"], "high": values["high"]}
-            base = {"class": "Uniform", "dtype": "float32", "parameters": parameters}
-            prior = from_spec({"class": "Independent", "base": base, "dims": 1})
-            if not bool((torch.tensor(values["low"]) < torch.tensor(values["high"])).all()):
-                raise ValueError("`low` is not below `high`.")
-        elif "parameter" in values:
-            rows = values["parameter"]
-            names = names or [row.get("name", f"theta_{i + 1}") for i, row in enumerate(rows)]
-            units = units or [row.get("unit", "") for row in rows]
-            prior = _product(rows)
-        else:
-            prior = from_spec(values)
+            sides = zip(values["low"], values["high"], strict=True)
+            rows = [{"family": "Uniform", "low": low, "high": high} for low, high in sides]
+        names = names or [row.get("name", f"theta_{i + 1}") for i, row in enumerate(rows)]
+        units = units or [row.get("unit", "") for row in rows]
+        prior = from_spec(values) if "class" in values else _product(rows)
         dim = check_prior(prior)
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, StoreError) as error:
         raise InputError(
             f'not a prior: {one_line(error)} Expected `kind = "box"` with `low` and `high`, or '
             "[[parameter]] tables with a `family` and its numbers."
         ) from error
-    names = list(names or (f"theta_{i + 1}" for i in range(dim)))
-    units = list(units or [""] * dim)
-    if len(names) != dim or len(units) != dim:
+    names = [str(name) for name in names or (f"theta_{i + 1}" for i in range(dim))]
+    units = [str(unit) for unit in units or [""] * dim]
+    if not len(names) == len(units) == dim:
         raise InputError(
             f"the prior has {dim} parameters, {len(names)} names and {len(units)} units."
         )
-    return prior, [str(name) for name in names], [str(unit) for unit in units]
+    return prior, names, units
 
 
 def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
     """Independent parameters; of one family they are one torch distribution."""
-    family = {str(row["family"]) for row in rows}
+    families = {row["family"] for row in rows}
     for row in rows:
-        unknown = set(row) - {"name", "unit", "family", *PARAMETERS.get(row["family"], ())}
-        if unknown and row["family"] in PARAMETERS:
-            raise InputError(f"{row['family']} has no `{min(unknown)}`.")
-    specs = [{"class": row["family"], "dtype": "float32", "parameters": dict(row)} for row in rows]
-    if len(family) > 1:
-        return Product([from_spec(spec) for spec in specs])
-    (name,) = family
+        known = PARAMETERS.get(row["family"], row)
+        if unknown := set(row) - {"name", "unit", "family", *known}:
+            raise ValueError(f"{row['family']} has no `{min(unknown)}`.")
+        if row["family"] == "Uniform" and not row["low"] < row["high"]:
+            raise ValueError(f"low {row['low']} is not below high {row['high']}.")
+    if len(families) != 1:
+        return Product([from_spec({"class": row["family"], "parameters": row}) for row in rows])
+    (name,) = families
     columns = {key: [float(row[key]) for row in rows] for key in PARAMETERS.get(name, ())}
-    base = {"class": name, "dtype": "float32", "parameters": columns}
-    return Independent(from_spec(base), 1)
+    return Independent(from_spec({"class": name, "parameters": columns}), 1)
 
 
 def support_bounds(prior: Prior, dim: int) -> tuple[Tensor, Tensor] | None:
