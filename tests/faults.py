@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 CRASHED, FAILED = 137, 99
@@ -114,31 +114,19 @@ def fault_points(
     raise AssertionError("the action never ends")
 
 
-def killed_at_random(
-    action: Callable[[], None],
-    kills: int,
-    longest: float,
-    look: Callable[[], object] = lambda: None,
-    seed: int = 0,
-) -> tuple[int, list[object]]:
-    """F2: start the action, kill -9 it and its workers after a random time, again and again.
+def killed_along_the_way(
+    action: Callable[[], None], kills: Sequence[int], progress: Callable[[], int]
+) -> list[int]:
+    """F2: start the action, kill -9 it and its workers when so much is done, again and again.
 
-    At last it may finish. Returns how many kills found it at work, and what ``look`` saw after
-    each of them.
+    At last it may finish. Returns what was done after each kill that found it at work.
     """
-    moments = random.Random(seed)
-    seen: list[object] = []
-    for _ in range(kills):
-        pid = in_session(action)
-        time.sleep(moments.uniform(0.02, longest))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        code = exit_code(pid)
-        assert code in (0, -signal.SIGKILL), code
-        if code != 0:
-            seen.append(look())
+    seen = []
+    for target in kills:
+        if killed_when(action, lambda target=target: progress() >= target, 0.0):
+            seen.append(progress())
     assert exit_code(in_session(action)) == 0
-    return len(seen), seen
+    return seen
 
 
 def killed_when(action: Callable[[], None], condition: Callable[[], bool], delay: float) -> bool:

@@ -20,11 +20,12 @@ from faults import (
     fault_points,
     file_size_limit,
     in_child,
-    killed_at_random,
+    killed_along_the_way,
     tree_digest,
 )
 from prudent import problems
 from prudent.datasets._layout import REASONS
+from prudent.datasets.drawing import draw_sequence
 from prudent.datasets.simulate import default_chunk_size, draw_pairs, simulate
 from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
@@ -102,44 +103,48 @@ def counting(calls):
     return Problem("gaussian", GAUSSIAN.prior, simulator, (2,), GAUSSIAN.parameter_names)
 
 
-def seconds_in_child(action):
-    """The time of an undisturbed child, which depends on what else the machine does."""
-    start = time.monotonic()
-    assert exit_code(in_child(action)) == 0
-    return time.monotonic() - start
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Chunks that take a moment, so that kills find the work undone on any machine."""
+
+    def draw(*arguments, **options):
+        time.sleep(0.1)
+        return draw_sequence(*arguments, **options)
+
+    monkeypatch.setattr("prudent.datasets.simulate.draw_sequence", draw)
 
 
-def test_killed_at_random_times_it_ends_the_same(tmp_path, undisturbed):
+@pytest.mark.process
+@pytest.mark.usefixtures("unhurried")
+def test_killed_along_the_way_it_ends_the_same(tmp_path, undisturbed):
     path, calls = tmp_path / "s", tmp_path / "calls"
     counted = counting(calls)
-    other = tmp_path / "other"
-    longest = 0.7 * seconds_in_child(lambda: run(other))
-    landed, done = killed_at_random(
+    done = killed_along_the_way(
         lambda: simulate(counted, 300, path, chunk_size=16, progress=False),
-        kills=10,
-        longest=longest,
-        look=lambda: len(list(path.glob("done/*.json"))),
+        kills=sorted(random.Random(0).sample(range(19), 10)),
+        progress=lambda: len(list(path.glob("done/*.json"))),
     )
-    print(f"{landed} of 10 kills landed, with {done} of 19 chunks done")
     assert tree_digest(path) == undisturbed
-    assert landed >= 5, "the kills came too late and prove nothing"
+    assert len(done) >= 5, "the kills came too late and prove nothing"
     assert any(0 < count < 19 for count in done), "no kill came in the middle"
     begun = len(calls.read_text().splitlines())
-    assert 19 <= begun <= 19 + landed, "a finished chunk was simulated again"
+    assert 19 <= begun <= 19 + len(done), "a finished chunk was simulated again"
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("unhurried")
 def test_so_it_does_with_worker_processes(tmp_path, undisturbed):
     path = tmp_path / "s"
 
-    def action(path=path):
+    def action():
         with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
             run(path, pool)
 
-    longest = 0.7 * seconds_in_child(lambda: action(tmp_path / "other"))
-
-    look = lambda: len(list(path.glob("done/*.json")))  # noqa: E731
-    landed, done = killed_at_random(action, kills=5, longest=longest, look=look, seed=1)
-    print(f"{landed} of 5 kills landed, with {done} of 19 chunks done")
+    done = killed_along_the_way(
+        action,
+        kills=sorted(random.Random(1).sample(range(19), 5)),
+        progress=lambda: len(list(path.glob("done/*.json"))),
+    )
     assert tree_digest(path) == undisturbed
     assert any(0 < count < 19 for count in done), "no kill came in the middle"
 

@@ -174,7 +174,7 @@ class SlcpTable:
 class _SlcpPosterior:
     def __init__(self, table, x):
         self.table = table
-        self.x, (self.root, k) = x, slcp.summarise(x)
+        self.x, (self.root, k) = x, slcp.summarize(x)
         at = (k.clamp(-0.9993, 0.9993).atanh() + 4) / 8 * (table.slices - 1)
         left = at.floor().long().clamp(0, table.slices - 2)
         log_mass = torch.lerp(

@@ -8,7 +8,6 @@ guessed around. The checksum guards against damage, not against forgery.
 
 import json
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +104,16 @@ def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
 def documents(attributes: Json) -> dict[str, Json]:
     """The ``zarr.json`` of every array, and of the group last: a store exists once it has that."""
     _, files = in_memory(attributes)
-    if "block" in attributes:
-        # Other readers then look at the arrays alone, and not at our records.
-        with warnings.catch_warnings(action="ignore"):  # an extension of Zarr's third version
-            zarr = import_zarr()
-            zarr.consolidate_metadata(zarr.storage.MemoryStore(files))
     names = [*(f"{name}/zarr.json" for name in ARRAYS), "zarr.json"]
-    return {name: json.loads(files[name].to_bytes()) for name in names}
+    found: dict[str, Json] = {name: json.loads(files[name].to_bytes()) for name in names}
+    if "block" in attributes:
+        # Consolidated: other readers then look at the arrays alone, and not at our records.
+        found["zarr.json"]["consolidated_metadata"] = {
+            "kind": "inline",
+            "must_understand": False,
+            "metadata": {name: found[f"{name}/zarr.json"] for name in ARRAYS},
+        }
+    return found
 
 
 def load(path: Path) -> Json:
