@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
-# What it does depends on the budget, the only thing a simulator sees of its run. One parameter,
+# What it does depends on the budget of the run. One parameter,
 # because a diagnosis in more takes seconds.
 PROBLEM = """
 import ctypes, os, signal, time
 import torch
 from prudent import problems
+from prudent.errors import DataError
+from prudent.experiments import _inputs
 
 def once(name):
     if os.path.exists(name):
@@ -21,26 +23,34 @@ def once(name):
     open(name, "w").close()
     return True
 
+def begin(number):
+    with open("started", "a") as file:
+        file.write(f"{number}\\n")
+    if number == 201 and not os.path.exists("repaired"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 202 and once("segfault"):
+        ctypes.string_at(0)
+    if number == 203 and once("left"):
+        os._exit(0)
+    if number == 204 and not os.path.exists("repaired"):
+        raise OverflowError("bad <cell>\\nof the grid")
+    if number == 206 and not os.path.exists("repaired"):
+        time.sleep(1000)
+    if number == 207 and not os.path.exists("repaired"):
+        return torch.empty(2**50)
+    if number == 205 and not os.path.exists("repaired"):
+        raise DataError("all 205 simulations hold NaN or infinity; nothing is left.")
+
+def shared(problem, config, *others):
+    begin(config.budget)
+    return original(problem, config, *others)
+
+# Runs share their simulations, so that a simulator cannot tell which run it works for.
+original = _inputs._shared
+_inputs._shared = shared
+
 def simulate(theta):
-    number = len(theta)
-    if number > 100:
-        with open("started", "a") as file:
-            file.write(f"{number}\\n")
-        if number == 201 and not os.path.exists("repaired"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if number == 202 and once("segfault"):
-            ctypes.string_at(0)
-        if number == 203 and once("left"):
-            os._exit(0)
-        if number == 204 and not os.path.exists("repaired"):
-            raise OverflowError("bad <cell>\\nof the grid")
-        if number == 206 and not os.path.exists("repaired"):
-            time.sleep(1000)
-        if number == 207 and not os.path.exists("repaired"):
-            return torch.empty(2**50)
-        if number == 205 and not os.path.exists("repaired"):
-            return theta + float("nan")
-    return theta + 0.1 * torch.randn(number, 1)
+    return theta + 0.1 * torch.randn(len(theta), 1)
 
 problem = problems.custom(simulate, problems.box([0.0], [1.0]))
 """
