@@ -1,7 +1,5 @@
 """Neural posteriors that do not claim more than the data supports."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

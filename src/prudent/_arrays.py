@@ -1,7 +1,5 @@
 """The one conversion of what users and simulators hand over into tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,8 +7,6 @@ import torch
 from torch import Tensor
 
 from prudent.errors import DataError
-
-__all__ = ["float32"]
 
 
 def float32(name: str, value: Any) -> Tensor:

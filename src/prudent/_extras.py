@@ -1,7 +1,5 @@
 """Libraries that only some users need."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

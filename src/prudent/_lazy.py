@@ -5,8 +5,6 @@ seconds. A package names its parts once, as imports under ``if TYPE_CHECKING``: 
 them there, and ``attach`` makes them importable and visible to ``dir`` and completion.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable

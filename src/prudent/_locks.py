@@ -8,8 +8,6 @@ same bytes, of which the first to finish counts. (The leases of filelock do not 
 names cannot be exchanged, as on NFS, it never frees those of the dead.)
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -27,8 +25,6 @@ from typing import Any
 from filelock import FileLock, Timeout, lock_descriptor
 
 from prudent.errors import StoreError
-
-__all__ = ["Busy", "hold", "holder"]
 
 BEAT_SECONDS = 10.0
 GRACE_SECONDS = 120.0

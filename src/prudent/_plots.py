@@ -3,8 +3,6 @@
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """Progress of long work: a bar on a terminal or in a notebook, log lines elsewhere."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys
@@ -13,8 +11,6 @@ from typing import Any, Self
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # a notebook without widgets gets a plain bar
     from tqdm.auto import tqdm
-
-__all__ = ["Progress", "Reporter", "duration"]
 
 Reporter = bool | None | Callable[[dict[str, Any]], None]
 

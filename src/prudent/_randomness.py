@@ -1,7 +1,5 @@
 """Seeds: one number from the user, as many independent streams as the work needs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

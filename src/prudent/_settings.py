@@ -5,8 +5,6 @@ type. The Python call, the command line, files, ``--set``, the documentation and
 all read it, so that they cannot differ.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys
@@ -17,8 +15,6 @@ from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from prudent.errors import InputError, unknown_name
-
-__all__ = ["Setting", "check", "documented", "setting", "settings_of", "to_dict", "whole"]
 
 T = TypeVar("T")
 TYPES: dict[Any, type] = {Any: object, tuple[str, ...]: tuple}

@@ -4,8 +4,6 @@ The number can change the last bits of a result, and on a busy machine more thre
 every short operation waits for the slowest of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -10,8 +10,6 @@ knows its number of observations. The method must be a real attribute; Python 3.
 that ``__getattr__`` makes up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable

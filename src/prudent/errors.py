@@ -4,8 +4,6 @@ Every message says what came, what was expected and what to do. The command line
 text, without a traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -10,8 +10,6 @@ from typing import Any
 from prudent._extras import require
 from prudent.errors import InputError
 
-__all__ = ["History"]
-
 PANELS = {
     "loss": "objective",
     "coverage": "coverage penalty",

@@ -1,7 +1,5 @@
 """``prudent diagnose``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

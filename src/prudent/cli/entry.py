@@ -4,8 +4,6 @@ Nothing heavy is imported before the arguments have been checked, so help and mi
 at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -26,8 +24,6 @@ from prudent.cli.simulate import simulate
 from prudent.cli.sweep import sweep
 from prudent.cli.train import train
 from prudent.errors import InputError, PrudentError, one_line
-
-__all__ = ["cli", "main"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
 INTERRUPTED = "interrupted; finished runs are kept, the same command continues."

@@ -1,7 +1,5 @@
 """Options that several commands share: the same word has the same meaning everywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the commands say: results to stdout, the rest to stderr."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -11,8 +9,6 @@ from typing import Any, NoReturn
 import click
 
 from prudent.errors import InputError
-
-__all__ = ["allow_import", "check_writable", "emit", "fail", "plain", "remember", "say", "show"]
 
 
 def emit(command: str, value: dict[str, Any]) -> None:

@@ -1,7 +1,5 @@
 """``prudent problems``."""
 
-from __future__ import annotations
-
 import click
 
 from prudent import problems

@@ -1,7 +1,5 @@
 """``prudent report``."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser

@@ -1,7 +1,5 @@
 """``prudent simulate``."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What ``prudent sweep`` says about a sweep."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -15,8 +13,6 @@ from prudent._progress import duration
 from prudent.cli.output import emit, show
 from prudent.experiments import store
 from prudent.experiments.status import STATES, Overview, RunState
-
-__all__ = ["plan_line", "show_plan", "show_result", "show_status", "watch_status"]
 
 WATCH_SECONDS = 2.0
 MOST_LISTED = 10

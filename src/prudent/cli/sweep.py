@@ -1,7 +1,5 @@
 """``prudent sweep``: many runs from one file."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``prudent train``."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

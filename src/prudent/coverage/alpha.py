@@ -19,8 +19,6 @@ With draws :math:`\theta_{ij}` of a proposal I, self-normalized importance sampl
 where the softmax never exponentiates a raw density. Draws from q itself have equal weights.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -14,8 +14,6 @@ should be a, :math:`e_k = F_N(a_k) - a_k`, where the count is a straight-through
 Instead of their mean square, the differences can be reduced to their mean size or to the largest.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch

@@ -1,7 +1,5 @@
 """The proposals that the draws of the coverage penalty come from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -11,8 +11,6 @@ soft sort of Blondel et al. (2020), which the paper uses, gives the same on valu
 isotonic step merges two neighbors only if they differ by more than its weights do, which is 1.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

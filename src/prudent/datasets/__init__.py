@@ -1,7 +1,5 @@
 """Simulations as training and test data: in memory, on disk, streamed."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

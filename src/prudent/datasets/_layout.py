@@ -6,8 +6,6 @@ every document with what it has to be, so that an edited shape, type or codec is
 guessed around. The checksum guards against damage, not against forgery.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings
@@ -22,8 +20,6 @@ from prudent._settings import whole
 from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
 from prudent.version import __version__
-
-__all__ = ["ARRAYS", "BLOCK", "REASONS", "attributes", "documents", "in_memory", "load"]
 
 #: Format 1 knows neither blocks nor names of dimensions.
 FORMAT = 2

@@ -32,8 +32,6 @@ from prudent.datasets._layout import BLOCK, REASONS
 from prudent.errors import DataError, one_line
 from prudent.problems.problem import Problem
 
-__all__ = ["Simulated", "draw", "draw_sequence"]
-
 NAN, INFINITE, RAISED, MALFORMED = range(1, len(REASONS))
 
 # The state of torch and numpy belongs to the whole process: its threads take turns.

@@ -16,8 +16,6 @@ from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError, unknown_name
 
-__all__ = ["Digest", "Pairs", "check_shapes", "finite"]
-
 
 @dataclass(frozen=True)
 class Pairs:

@@ -26,8 +26,6 @@ from prudent.datasets.store import Store
 from prudent.datasets.streaming import CHUNK_BYTES, NUM_CHUNKS, Data, Stream, row_bytes
 from prudent.errors import DataError, InputError, StoreError, one_line
 
-__all__ = ["NAMES", "FileRows", "open_rows", "read"]
-
 MAX_BYTES = 4 * 2**30
 MAX_RATIO = 1000
 #: Data of more bytes than this, as float32, are streamed.

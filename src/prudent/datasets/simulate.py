@@ -6,8 +6,6 @@ with a budget trains on the beginning of the same sequence. Chunks of another si
 of 256 are one block each. A killed run goes on where it stopped.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import math
@@ -29,8 +27,6 @@ from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
-
-__all__ = ["default_chunk_size", "draw_pairs", "judge", "simulate"]
 
 CHUNK_BYTES = 4 * 2**20
 NUM_CHUNKS = 32

@@ -26,8 +26,6 @@ from prudent.datasets.pairs import Pairs
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
-__all__ = ["Store", "subset"]
-
 OURS = {".lock", ".claim", "done", *ARRAYS}
 Chunk = dict[str, np.ndarray[Any, Any]]
 logger = logging.getLogger("prudent")

@@ -22,8 +22,6 @@ from prudent._randomness import generator
 from prudent.datasets.pairs import Digest, Pairs
 from prudent.errors import DataError, InputError
 
-__all__ = ["Data", "Rows", "Stream"]
-
 CHUNK_BYTES = 4 * 2**20
 NUM_CHUNKS = 64
 # Statistics of this many bytes of pairs are accurate enough; so are draws from so many theta.

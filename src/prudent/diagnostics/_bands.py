@@ -24,8 +24,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UniformPath", "bin_band", "holm", "ks_p_value", "stay_probability"]
-
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 

@@ -26,8 +26,6 @@ from prudent.diagnostics._points import Points
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior, support_bounds
 
-__all__ = ["MAX_DIM", "Grid"]
-
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
 SIZES = {1: (64, 24, 6), 2: (18, 40, 3), 3: (16, 200, 2)}

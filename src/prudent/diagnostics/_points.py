@@ -15,8 +15,6 @@ random numbers do, so that with two parameters 256 draws are worth more than 1,0
 ratio cannot draw, so its draws are weighted (:mod:`prudent.estimators.importance`).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,16 +26,6 @@ from prudent.contracts import Posterior, Prior, SampleAndLogProb
 from prudent.coverage import alpha
 from prudent.estimators.importance import weighted_draws
 from prudent.estimators.priors import log_prior
-
-__all__ = [
-    "Importance",
-    "Points",
-    "Samples",
-    "Strategy",
-    "moments",
-    "randomized_alpha",
-    "region_volume",
-]
 
 NUM_DRAWS = 1024
 # Draws that are worth as much if their noise is even: up to so many parameters, so many.

@@ -1,7 +1,5 @@
 """The distance to a random point, which TARP ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -10,8 +8,6 @@ from torch import Tensor
 from prudent._randomness import seeded
 from prudent.contracts import Prior
 from prudent.errors import InputError, unknown_name
-
-__all__ = ["ReferenceDistance"]
 
 KINDS = ("prior", "uniform")
 NUM_PRIOR_DRAWS = 4096

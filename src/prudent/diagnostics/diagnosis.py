@@ -1,7 +1,5 @@
 """Is this posterior honest? One call, one answer."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,8 +26,6 @@ from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
-
-__all__ = ["Diagnosis", "diagnose"]
 
 
 def _of_curve(name: str) -> metric[float]:

@@ -15,8 +15,6 @@ Samples with repeated points, such as those of a ratio estimator, are told apart
 repetitions: c2st and mmd then are not 0.5 and 0 even for the exact posterior.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +25,6 @@ from torch import Tensor
 from prudent._extras import require
 from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
-
-__all__ = ["Distance", "c2st", "kl", "mmd"]
 
 NUM_SHUFFLES = 199
 NUM_FOLDS = 5

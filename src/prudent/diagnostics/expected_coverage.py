@@ -21,8 +21,6 @@ uniform share of that part is taken. So a constant density, the prior on a box f
 the coverage of the prior, which is calibrated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,8 +46,6 @@ from prudent.diagnostics._points import (
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
 from prudent.estimators.priors import support_bounds
-
-__all__ = ["Coverage", "Measurement", "expected_coverage", "measure", "metric"]
 
 METHODS = ("grid", "samples", "importance")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))

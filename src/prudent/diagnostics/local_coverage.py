@@ -15,8 +15,6 @@ a region of theta is a choice by the truth. Use theta to see where errors of the
 parameters come from, not to judge the posterior.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +31,6 @@ from prudent.diagnostics._bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS
 from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95
 from prudent.errors import DataError, InputError
-
-__all__ = ["LocalCoverage", "Region", "local_coverage"]
 
 FIT_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 LEAST_PAIRS = 30

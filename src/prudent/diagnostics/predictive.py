@@ -10,8 +10,6 @@ reason (less often than its level), and it misses what the statistics do not sho
 is too narrow is nearly invisible here; use coverage for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -26,8 +24,6 @@ from prudent.diagnostics._bands import holm
 from prudent.diagnostics.verdict import ERROR_RATE
 from prudent.errors import DataError, InputError
 from prudent.estimators.priors import log_prior
-
-__all__ = ["PredictiveCheck", "Simulates", "predictive_check", "summary_statistics"]
 
 Statistic = Callable[[Tensor], Tensor]
 

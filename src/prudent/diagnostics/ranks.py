@@ -36,8 +36,6 @@ from prudent.diagnostics._references import ReferenceDistance
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import log_prior
 
-__all__ = ["TARP_DISTANCE", "Ranks", "TestFunction", "parameters", "posterior_ranks"]
-
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
 

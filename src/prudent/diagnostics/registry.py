@@ -9,8 +9,6 @@ to be drawn, a figure.
 ['sbc', 'tarp', 'local_coverage']
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,8 +19,6 @@ from prudent.diagnostics.local_coverage import LocalCoverage, local_coverage
 from prudent.diagnostics.ranks import Ranks, parameters
 from prudent.diagnostics.sbc import sbc
 from prudent.diagnostics.tarp import tarp
-
-__all__ = ["DIAGNOSTICS", "Diagnostic", "Evidence", "Result"]
 
 # A tree finds regions in observations of at most so many numbers.
 MOST_FEATURES = 100

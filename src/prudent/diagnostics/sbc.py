@@ -15,8 +15,6 @@ the log-likelihood for instance, and compare the log posterior with the prior's.
 joint law of two parameters is invisible in each of them: add ``"log_prob"``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +27,6 @@ from torch import Tensor
 from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.verdict import ERROR_RATE
-
-__all__ = ["SBC", "Histogram", "describe", "plain", "rank_counts", "rank_path", "sbc"]
 
 MOST_POINTS = 100
 MOST_BINS = 20

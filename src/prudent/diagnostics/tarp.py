@@ -13,8 +13,6 @@ side. Points that follow x, ``ReferenceDistance(prior, lambda x: ...)``, see bot
 point far away turns balls into half-spaces.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +24,6 @@ from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.sbc import describe, plain, rank_counts, rank_path
 from prudent.diagnostics.verdict import ERROR_RATE
-
-__all__ = ["TARP", "tarp"]
 
 NUM_BOOTSTRAPS = 1000
 

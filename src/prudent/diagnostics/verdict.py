@@ -17,8 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TRUSTED", "Verdict", "judge", "margin"]
-
 # The kinds of posteriors that are known not to be over-confident.
 TRUSTED = ("calibrated", "conservative", "uninformative")
 ERROR_RATE = 0.05

@@ -11,8 +11,6 @@ The formulas are those of zuko 1.6; :meth:`FlowPosterior.from_noise` compares so
 zuko's own each time, and leaves the work to zuko if they differ.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Estimators from the files that they wrote."""
 
-from __future__ import annotations
-
 import copy
 import os
 from typing import Any

@@ -6,8 +6,6 @@ near the center and logarithmic in the tails, so that heavy-tailed simulators ne
 network nor vanish in a sliver of its input. The map is one-to-one: nothing is lost or clipped.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

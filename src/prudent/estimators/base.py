@@ -1,7 +1,5 @@
 """The common part of estimators: prior, standardization, embedding, and how they are saved."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

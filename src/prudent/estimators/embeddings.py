@@ -5,8 +5,6 @@ odd in them is in the paper's code too and is kept, so that the counts of weight
 can be compared. Weights start as torch starts them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError
 from prudent.estimators.base import NeuralEstimator, Saved
+from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import log_prior
-from prudent.estimators.sampling import SamplingReport, draw
+from prudent.estimators.sampling import draw
 from prudent.history import History
 
 

@@ -24,8 +24,6 @@ from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior
 
-__all__ = ["Ratio", "SamplingReport", "WeightedDraws", "log_ratio", "resample", "weighted_draws"]
-
 # The first round draws from the prior. The more parameters, the longer the way from there to the
 # posterior.
 NUM_ROUNDS, PARAMETERS_PER_ROUND = 4, 3

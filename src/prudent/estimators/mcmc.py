@@ -5,8 +5,6 @@ one along the difference of two walkers carries a third from mode to mode; the u
 :math:`2.38 / \sqrt{2 D}` explores within.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,6 @@ from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators.importance import Ratio, SamplingReport, log_ratio, zero_at_all
 from prudent.estimators.priors import log_prior
-
-__all__ = ["autocorrelation_time", "chain"]
 
 # Prior draws, among which the walkers start.
 NUM_CANDIDATES = 8192

@@ -1,7 +1,5 @@
 """The networks that are built by name, so that a saved estimator can be rebuilt from JSON."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

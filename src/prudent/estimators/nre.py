@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from prudent.contracts import Shape
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
+from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
-from prudent.estimators.sampling import SamplingReport, draw
+from prudent.estimators.sampling import draw
 
 
 class RatioEstimator(NeuralEstimator):

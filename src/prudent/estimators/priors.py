@@ -1,7 +1,5 @@
 """The prior inside an estimator: checked, evaluated safely, and stored as plain numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -12,17 +10,6 @@ from torch.distributions import Distribution, Independent, Uniform, constraints
 from prudent._randomness import seeded
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError, one_line
-
-__all__ = [
-    "Product",
-    "check_prior",
-    "from_spec",
-    "from_table",
-    "log_prior",
-    "support_bounds",
-    "support_box",
-    "to_spec",
-]
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {

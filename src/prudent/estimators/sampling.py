@@ -9,8 +9,6 @@ The effective sample size says how many independent draws the answer is worth. I
 integrated autocorrelation time :math:`\tau`.
 """
 
-from __future__ import annotations
-
 import warnings
 from importlib.util import find_spec
 
@@ -21,8 +19,6 @@ from prudent.contracts import Prior, Shape
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import mcmc
 from prudent.estimators.importance import Ratio, SamplingReport, resample
-
-__all__ = ["SamplingReport", "draw"]
 
 METHODS = ("auto", "importance", "mcmc")
 # Importance resampling warns below as many effective draws as were asked for, within these.

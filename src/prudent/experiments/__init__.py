@@ -1,7 +1,5 @@
 """Runs as data: configs in, finished results out."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

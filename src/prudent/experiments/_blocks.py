@@ -1,7 +1,5 @@
 """The blocks of a sweep file, each a grid of runs, and everything that can be wrong with them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,8 +10,6 @@ from prudent.experiments.config import KEYS, flatten, tell_missing
 from prudent.experiments.settings import Mistakes
 from prudent.training.methods import METHODS
 from prudent.training.options import COVERAGE_OPTIONS
-
-__all__ = ["Block", "read_blocks"]
 
 # The values of each setting; every combination of them is a run.
 Block = dict[str, list[Any]]

@@ -1,7 +1,5 @@
 """Where the pairs of a run come from: simulated for it, shared by a sweep, or read from files."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import logging
@@ -29,8 +27,6 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.problems import Problem
 from prudent.problems._custom import import_attribute
-
-__all__ = ["Inputs", "from_files", "refuse_overlap", "simulated"]
 
 # The training rows that a run remembers, to recognize them among test pairs, and bytes of each.
 REMEMBERED = 4096

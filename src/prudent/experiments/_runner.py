@@ -1,7 +1,5 @@
 """Works through the runs of a sweep: retries, failures, and runs that others work on."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +13,6 @@ from prudent.experiments._worker import Outcome, attempt
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import Engine, WorkerDied
-
-__all__ = ["DiskFull", "Runner"]
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0

@@ -1,7 +1,5 @@
 """How a sweep goes: counts, pace and time left."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,8 +8,6 @@ from typing import Any
 from prudent._progress import Progress, duration
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-
-__all__ = ["View"]
 
 TRAINING_SHARE = 0.9
 

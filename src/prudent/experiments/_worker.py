@@ -4,8 +4,6 @@ Whatever becomes of a run is an outcome. Nothing heavy is imported before the wo
 the process that hands out the runs stays small.
 """
 
-from __future__ import annotations
-
 import errno
 import threading
 import traceback
@@ -18,8 +16,6 @@ from prudent._locks import Busy
 from prudent.errors import one_line
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
-
-__all__ = ["Outcome", "attempt", "prepare"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

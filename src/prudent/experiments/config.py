@@ -16,8 +16,6 @@ from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
 from prudent.training import methods
 from prudent.training.options import PRESET, Options
 
-__all__ = ["KEYS", "RunConfig"]
-
 # Coverage by region takes two halves with two regions each.
 THOROUGH_PAIRS = 120
 

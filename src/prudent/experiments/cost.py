@@ -8,8 +8,6 @@ diagnosing 1,000 test pairs; and the megabytes of a finished run. Elsewhere it c
 factor of two and more; finished runs in the same directory correct it.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -19,8 +17,6 @@ from typing import Any, NamedTuple
 
 from prudent.experiments.config import RunConfig
 from prudent.training import methods
-
-__all__ = ["Estimate", "disk_bytes", "estimate", "seconds"]
 
 # Importing torch and writing the results.
 START_SECONDS = 2.0

@@ -1,7 +1,5 @@
 """Runs a sweep from its plan to its results; the same call continues one that was stopped."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -24,8 +22,6 @@ from prudent.experiments.cost import disk_bytes
 from prudent.experiments.engines import ENGINES, available_cores, open_engine
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import Sweep, check_directory, read_sweep
-
-__all__ = ["SHIPPED", "LaunchOptions", "find_sweep", "launch", "run_sweep"]
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"

@@ -45,8 +45,6 @@ from prudent.experiments.sweep import FILE, stored_sweep
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Results", "load_results"]
-
 KEYS = ("run", "problem", "method", "budget", "seed")
 COLUMNS = {
     "curves": ("level", "coverage", "lower", "upper"),

@@ -1,7 +1,5 @@
 """One config, one result: the only place that chains simulation, training and diagnosis."""
 
-from __future__ import annotations
-
 import logging
 import platform
 import time
@@ -29,8 +27,6 @@ from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
-
-__all__ = ["diagnose_run", "run_claimed", "run_one"]
 
 logger = logging.getLogger("prudent")
 

@@ -1,7 +1,5 @@
 """Files that users write: TOML or JSON, read with limits, and all their mistakes told at once."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -12,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError
-
-__all__ = ["FORMAT", "FORMATS", "Mistakes", "read_settings"]
 
 #: Since format 2 the pairs of a budget are the first of one sequence per problem and seed.
 FORMAT = 2

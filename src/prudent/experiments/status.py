@@ -1,7 +1,5 @@
 """What became of every run of a sweep, read from its directory without opening any model."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter
@@ -16,8 +14,6 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import Estimate, estimate
 from prudent.experiments.settings import read_settings
 from prudent.experiments.sweep import Sweep
-
-__all__ = ["STATES", "Overview", "RunState", "count", "outdated", "states"]
 
 STATES = ("done", "running", "failed", "interrupted", "left")
 

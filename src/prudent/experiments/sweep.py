@@ -4,8 +4,6 @@ A list is a grid axis and a single value is fixed. Every table ``[[runs]]`` is a
 that begins from the keys above it, so that, say, weights multiply only the methods that have one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -24,8 +22,6 @@ from prudent.experiments.config import RunConfig, flatten, nest
 from prudent.experiments.engines.slurm import Job
 from prudent.experiments.settings import FORMAT, Mistakes, read_settings
 from prudent.problems import source_digest
-
-__all__ = ["MOST_RUNS", "Sweep", "check_directory", "check_name", "read_sweep", "stored_sweep"]
 
 MOST_RUNS = 10_000
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?")

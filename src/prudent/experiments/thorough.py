@@ -3,8 +3,6 @@
 Everything is records of plain numbers, so that reports need no model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -16,8 +14,6 @@ from prudent.diagnostics import Diagnosis
 from prudent.diagnostics.sbc import plain
 from prudent.estimators.priors import log_prior
 from prudent.problems import Problem
-
-__all__ = ["details"]
 
 NUM_DRAWS = 1000
 NUM_CANDIDATES = 100_000

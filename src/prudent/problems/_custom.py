@@ -5,8 +5,6 @@ tensors, and draw its randomness from a ``generator`` (torch) or ``rng`` (numpy)
 one, otherwise from the global generators, which are seeded for the call and then restored.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import warnings

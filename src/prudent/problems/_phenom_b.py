@@ -19,8 +19,6 @@ Model: Ajith et al. 2011, Phys. Rev. Lett. 106, 241101. Its coefficients cancel 
 ones below have five digits, one more than printed there.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

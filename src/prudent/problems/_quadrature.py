@@ -1,7 +1,5 @@
 """Gauss-Legendre quadrature for the exact posteriors."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ r"""A conjugate Gaussian: the problem whose posterior is known in closed form, i
 :math:`\theta \mid x \sim N(x / (1 + \sigma^2), \sigma^2 / (1 + \sigma^2) I)`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal

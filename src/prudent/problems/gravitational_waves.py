@@ -27,8 +27,6 @@ nor taper at the start of the signal, and in the scale: noise of standard deviat
 ``gravitational_waves_pycbc`` has all of these as in the benchmark.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

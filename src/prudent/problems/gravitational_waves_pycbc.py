@@ -19,8 +19,6 @@ PyCBC and LALSuite are imported by the first simulation; the prior and the shape
 randomness comes from the given generator: eight uniform numbers and two seeds for each row.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache

@@ -31,8 +31,6 @@ The exact posterior is unknown, because the likelihood of a path must still be i
 prey's rates and divided by its own integral over the box.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

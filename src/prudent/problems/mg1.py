@@ -20,8 +20,6 @@ The likelihood of all fifty times is tractable, that of their quantiles is not, 
 exact posterior.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A problem: a name, a prior, a simulator, and the shapes between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

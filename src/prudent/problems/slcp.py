@@ -33,8 +33,6 @@ its variance in place of :math:`\theta^4`, without which those posteriors would 
 absurdly narrow; where that matters, the evidence is a plain quadrature over the parameters.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

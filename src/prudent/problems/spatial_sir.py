@@ -27,8 +27,6 @@ The exact posterior is unknown, because the likelihood of the last image sums ov
 that lead to it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

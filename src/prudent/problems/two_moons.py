@@ -24,8 +24,6 @@ one interval of radii, whose probability is a difference of two normal distribut
 integral over the angle is done numerically.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

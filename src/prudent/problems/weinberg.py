@@ -21,8 +21,6 @@ The likelihood is therefore known, and so is the posterior, up to one integral o
     \qquad g = \min(\max(f / m^2, 0), 1).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Figures, tables and the HTML report, made from the store alone."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

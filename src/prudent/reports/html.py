@@ -26,8 +26,6 @@ from prudent.version import __version__
 if TYPE_CHECKING:
     from prudent.experiments import Results
 
-__all__ = ["write_report"]
-
 # Panels that can be compared at a glance; of more, the smallest budget of each problem is shown.
 MOST_PANELS = 12
 # One script in the order of its parts: each uses those before it.

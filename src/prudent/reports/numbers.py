@@ -1,7 +1,5 @@
 """How numbers are written, the same in terminals, pages, sentences and tables."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The answer of a report in sentences, made from its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

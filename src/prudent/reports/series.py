@@ -1,7 +1,5 @@
 """Series of runs, their names and looks; plain data, which needs no matplotlib."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

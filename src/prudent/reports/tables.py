@@ -1,13 +1,9 @@
 """Tables of finished runs, with the same rounding everywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from prudent.experiments.store import Run
 from prudent.reports.numbers import number
-
-__all__ = ["COLUMNS", "rows", "text"]
 
 COLUMNS = (
     "problem",

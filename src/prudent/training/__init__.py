@@ -1,7 +1,5 @@
 """Objectives, the table of methods, and the one training loop."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

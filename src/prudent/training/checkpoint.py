@@ -5,8 +5,6 @@ newest that is whole is read. Weights, optimiser, schedule and all random states
 an interrupted training ends with the same bits as an undisturbed one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -22,8 +20,6 @@ from torch import Tensor
 
 from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent.errors import InputError, StoreError
-
-__all__ = ["Checkpoints"]
 
 FORMAT = 1
 KEPT = 2

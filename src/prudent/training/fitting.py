@@ -1,7 +1,5 @@
 """The short way from simulations to an estimator."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -26,8 +24,6 @@ from prudent.training import methods
 from prudent.training.members import fit_ensemble, fit_one
 from prudent.training.options import Options
 from prudent.version import __version__
-
-__all__ = ["fit"]
 
 logger = logging.getLogger("prudent")
 

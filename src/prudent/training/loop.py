@@ -3,8 +3,6 @@
 Every method goes through it with the same optimizer, clipping, schedule and selection rule.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """One network, or the several of an ensemble."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +17,6 @@ from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.methods import Method
 from prudent.training.options import Options
-
-__all__ = ["fit_ensemble", "fit_one"]
 
 # Pairs at a time whose out-of-fold density is computed.
 CHUNK = 4096

@@ -8,8 +8,6 @@ and a ratio to that times the prior is not the posterior. The marginal theta mus
 all simulations, failed ones included: the ``pool`` of :class:`WeightedSum`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

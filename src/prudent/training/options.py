@@ -1,15 +1,11 @@
 """All settings of a training, with their defaults; the same names everywhere."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, MODELS, TARGETS
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import unknown_name
-
-__all__ = ["COVERAGE_OPTIONS", "PRESET", "PRESETS", "Options"]
 
 # The settings of the paper's text; docs/paper.md says where the authors' code differs.
 PRESETS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,5 @@
 """Everything that changes while a network is trained."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ An engine is anything with ``submit(function, *arguments) -> Future``; :class:`E
 else a sweep needs of it. Adding one is a module here and a line in :func:`open_engine`.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,14 +1,10 @@
 """What a sweep needs of an engine, and how engines fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Protocol, Self
 
 from prudent.errors import StoreError
-
-__all__ = ["Engine", "EngineLost", "WorkerDied"]
 
 
 class WorkerDied(StoreError):

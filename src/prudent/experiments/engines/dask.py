@@ -7,8 +7,6 @@ checkpoint, and one that was finished before its result was lost is only read.
 Runs draw from torch's global generator, so a worker does one at a time, whatever its threads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -30,8 +28,6 @@ from prudent._extras import require
 from prudent.errors import InputError
 from prudent.experiments.engines.contract import EngineLost, WorkerDied
 from prudent.version import __version__
-
-__all__ = ["Dask", "connect", "local_cluster", "quiet_dask", "settings"]
 
 TOPIC = "prudent"
 ADDRESS = re.compile(r"(tcp|tls|ucx|ucxx|ws|wss)://[\w.:\[\]-]+:\d{1,5}")

@@ -7,8 +7,6 @@ Two processes of one thread finish sooner than one of two, and a core that other
 them instead of both.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import multiprocessing
@@ -22,8 +20,6 @@ from typing import Any, Self
 
 from prudent.experiments._worker import prepare
 from prudent.experiments.engines.contract import WorkerDied
-
-__all__ = ["Local", "local"]
 
 PR_SET_PDEATHSIG = 1
 

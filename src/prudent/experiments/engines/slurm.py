@@ -23,8 +23,6 @@ from prudent.errors import InputError
 if TYPE_CHECKING:
     from prudent.experiments.engines.dask import Dask
 
-__all__ = ["Job", "script", "slurm_cluster"]
-
 NAME = r"[A-Za-z0-9][\w.@+,:/-]*"
 NAME_FORM = "a name of letters, digits and . @ + , : / -"
 # Slurm takes 04:00 for four minutes, so the seconds must be there.

@@ -3,8 +3,6 @@
 ``draw(name, load_results(directory))`` makes any of ``names()``, and ``save`` writes it.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from prudent._lazy import attach

@@ -1,7 +1,5 @@
 """The appendix figure of the paper: what coverage means, in one dimension."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

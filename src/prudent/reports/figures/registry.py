@@ -26,8 +26,6 @@ from prudent.reports.figures import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FIGURES", "Entry", "draw", "get", "names", "with_runs"]
-
 
 @dataclass(frozen=True)
 class Entry:

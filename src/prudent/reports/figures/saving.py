@@ -1,7 +1,5 @@
 """Figures as files: the same bytes for the same figure."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -14,8 +12,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from prudent._files import write_atomic
 from prudent._plots import themed
 from prudent.errors import InputError
-
-__all__ = ["FORMATS", "png", "save", "svg"]
 
 # Without the time and the program, which differ from one day or machine to the next.
 METADATA: dict[str, dict[str, Any]] = {
