@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
-from prudent.errors import InputError, unknown_name
+from prudent.errors import InputError, shortened, unknown_name
 
 T = TypeVar("T")
 TYPES: dict[Any, type] = {Any: object, tuple[str, ...]: tuple}
@@ -83,11 +83,12 @@ class Setting:
         raise self._refusal(value)
 
     def _refusal(self, value: Any) -> InputError:
-        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
         whole = int in self.types and isinstance(value, float) and value.is_integer()
         fix = f": write {int(value)}" if whole else ""
         hint = f" {self.hint}" if self.hint else ""
-        return InputError(f"`{self.name}` is {shown}; expected {self.expected}{fix}.{hint}")
+        return InputError(
+            f"`{self.name}` is {shortened(repr(value))}; expected {self.expected}{fix}.{hint}"
+        )
 
     def _text(self, value: str) -> str:
         if value in self.choices or not (self.choices or self.others):

@@ -83,13 +83,6 @@ class FromNoise(Protocol):
         """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
 
 
-#: The methods by which posteriors show what they can do.
-ABILITIES = (
-    *("log_prob", "sample", "rows", "log_ratio"),
-    *("sample_and_log_prob", "rsample", "from_noise"),
-)
-
-
 class Estimator(Protocol):
     """Conditioning is a call."""
 

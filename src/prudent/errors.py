@@ -54,4 +54,10 @@ def one_line(error: BaseException, longest: int = 500) -> str:
         text = ""
     if not isinstance(error, PrudentError) or not text:
         text = ": ".join(part for part in (type(error).__name__, text) if part)
+    return shortened(text, longest)
+
+
+def shortened(value: object, longest: int = 60) -> str:
+    """The text of a value, cut where it is too long for a message."""
+    text = str(value)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -12,9 +12,8 @@ from faults import CRASHED, exit_code, fault_points, in_child, killed_when, muta
 from prudent.errors import InputError, StoreError
 from prudent.training import checkpoint as module
 from prudent.training import fit, methods
-from prudent.training.checkpoint import Checkpoints
+from prudent.training.checkpoint import Checkpoints, TrainingState
 from prudent.training.options import Options
-from prudent.training.state import TrainingState
 
 PROBLEM = prudent.problems.get("gaussian")
 THETA, X = PROBLEM.draw(128, 0)

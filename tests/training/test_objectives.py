@@ -1,15 +1,15 @@
 """Losses against their formulae, on fixed log ratios."""
 
-import inspect
 import math
 
 import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from prudent.contracts import ABILITIES, Evaluation, FromNoise, PerPair, Rows
+from prudent.contracts import Evaluation, FromNoise, PerPair, Rows
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
+from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
 from prudent.training import Options, balance, bce, nll, train, weighted_sum
 
@@ -82,29 +82,61 @@ def test_names_of_terms():
 PRIOR = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 
 
-def test_a_term_sees_all_that_its_posterior_can_do():
-    """Inside a sum the posterior is shared; its length and its abilities are still its own."""
+def test_a_term_sees_the_posterior_itself():
+    """With its length, its abilities and its name, also where terms share what they evaluate."""
     flow = FlowEstimator(PRIOR, 2, (2,), hidden=(4,))(torch.zeros(5, 2))
     seen = []
 
     def look(posterior, theta):
+        assert posterior is flow
         assert isinstance(posterior, Rows)
         assert isinstance(posterior, FromNoise)
-        for name in ABILITIES:  # as Python 3.12 looks: without asking __getattr__
-            assert inspect.getattr_static(posterior, name) is not None
         seen.append((len(posterior), len(posterior.features)))
         return posterior.log_prob(theta).mean()
 
-    weighted_sum((1.0, look))(flow, torch.zeros(5, 2))
+    weighted_sum((1.0, balance), (1.0, look))(flow, torch.zeros(5, 2))
     assert seen == [(5, 5)]
     few = Independent(Normal(torch.zeros(5, 2), torch.ones(5, 2)), 1)
+    penalty = CoveragePenalty(PRIOR, fraction=0.5)
+    with pytest.raises(InputError, match="Independent has no `rows"):
+        weighted_sum((1.0, nll), (5.0, penalty))(few, torch.zeros(5, 2))
 
-    def ask(posterior, theta):
-        seen.append(isinstance(posterior, Rows))
-        return theta.mean()
 
-    weighted_sum((1.0, ask))(few, torch.zeros(5, 2))
-    assert seen[-1] is False
+class Counting(Table):
+    def __init__(self, values):
+        super().__init__(values)
+        self.calls = []
+
+    def log_ratio(self, theta):
+        self.calls.append(tuple(theta.shape))
+        return super().log_ratio(theta)
+
+    def rows(self, index):
+        return Counting(self.values[:, index])
+
+
+def test_terms_share_their_log_ratios_where_they_ask_about_the_same_pairs(table):
+    posterior = Counting(table.values)
+    apart = [float(term(Counting(table.values), THETA)) for term in (bce, balance)]
+    found = weighted_sum((1.0, bce), (1.0, balance)).evaluate(posterior, THETA)
+    assert [float(term.value) for term in found.values()] == apart
+    assert posterior.calls == [(2, 6, 1)]
+
+    def half(posterior, theta):
+        return bce(posterior.rows(slice(3)), theta[:3])
+
+    expected = float(half(Counting(table.values), THETA))
+    found = weighted_sum((1.0, bce), (1.0, half)).evaluate(Counting(table.values), THETA)
+    assert float(found["half"].value) == expected != apart[0]
+
+
+def test_a_term_that_fails_leaves_nothing_behind(table):
+    def fail(posterior, theta):
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        weighted_sum((1.0, bce), (1.0, fail), pool=THETA[:1])(table, THETA)
+    assert float(bce(table, THETA)) == float(bce(Table(table.values), THETA))
 
 
 def test_a_new_term_reports_figures():

@@ -1,12 +1,13 @@
-"""The state of a training on disk, so that a killed one continues where it stopped.
+"""The state of a training, and how it is kept on disk, so that a killed one goes on.
 
 A checkpoint is one file, written atomically and sealed with a checksum. The last two are kept; the
-newest that is whole is read. Weights, optimiser, schedule and all random states are in it, so that
+newest that is whole is read. Weights, optimizer, schedule and all random states are in it, so that
 an interrupted training ends with the same bits as an undisturbed one.
 """
 
 import contextlib
 import logging
+import math
 import os
 import platform
 import time
@@ -17,9 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from prudent._files import dump_tensors, load_tensors, write_atomic
-from prudent.errors import InputError, StoreError
+from prudent._randomness import generator
+from prudent.errors import InputError, StoreError, shortened
+from prudent.estimators import NeuralEstimator
+from prudent.history import History
+from prudent.training.options import Options
 
 FORMAT = 1
 KEPT = 2
@@ -30,12 +37,101 @@ LONGEST_SECONDS = 60.0
 logger = logging.getLogger("prudent")
 
 
+class TrainingState:
+    """Everything that changes in a training: weights, optimizer, randomness, the best epoch."""
+
+    def __init__(self, estimator: NeuralEstimator, options: Options, seed: int) -> None:
+        self.estimator, self.options = estimator, options
+        self.optimizer = AdamW(estimator.parameters(), lr=options.learning_rate, weight_decay=0.0)
+        self.schedule = ReduceLROnPlateau(self.optimizer)
+        self.order = generator(seed, "batches")
+        self.device = next(estimator.parameters()).device
+        self.epoch = self.best_epoch = 0
+        self.best_loss = math.inf
+        self.best: dict[str, Tensor] = {}
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        rate: float = self.optimizer.param_groups[0]["lr"]
+        return rate
+
+    @property
+    def finished(self) -> bool:
+        """True when all epochs are done, or none was the best for too long."""
+        patience = self.options.patience
+        impatient = patience is not None and self.epoch - self.best_epoch >= patience
+        return impatient or self.epoch >= self.options.epochs
+
+    def end_epoch(self, loss: float) -> bool:
+        """Count an epoch, and return whether its validation loss is the best so far."""
+        self.epoch += 1
+        better = loss < self.best_loss
+        if better:
+            self.best_loss, self.best_epoch = loss, self.epoch
+            # A real copy: the tensors of a state follow later updates.
+            state = self.estimator.state_dict()
+            self.best = {name: value.detach().clone() for name, value in state.items()}
+        self.schedule.step(loss)
+        return better
+
+    def export(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Plain JSON and tensors that :meth:`restore` takes."""
+        optimizer = self.optimizer.state_dict()
+        tensors = {f"model.{name}": value for name, value in self.estimator.state_dict().items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        for index, moments in optimizer["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        tensors |= {"random": torch.get_rng_state(), "order": self.order.get_state()}
+        if self.device.type != "cpu":
+            tensors["device_random"] = torch.get_device_module(self.device).get_rng_state()
+        state = {
+            "epoch": self.epoch,
+            "best_loss": _to_json(self.best_loss),
+            "best_epoch": self.best_epoch,
+            "groups": optimizer["param_groups"],
+            "schedule": {name: _to_json(v) for name, v in self.schedule.state_dict().items()},
+            "history": list(self.estimator.history),
+        }
+        return state, tensors
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Go back to an exported state, the global random state included."""
+        self.estimator.load_state_dict(_part(tensors, "model."))
+        self.best = _part(tensors, "best.")
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in _part(tensors, "optimizer.").items():
+            index, key = name.split(".", 1)
+            moments.setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict({"state": moments, "param_groups": state["groups"]})
+        self.schedule.load_state_dict({k: _from_json(v) for k, v in state["schedule"].items()})
+        torch.set_rng_state(tensors["random"])
+        self.order.set_state(tensors["order"])
+        if self.device.type != "cpu" and "device_random" in tensors:
+            torch.get_device_module(self.device).set_rng_state(tensors["device_random"])
+        self.epoch, self.best_epoch = state["epoch"], state["best_epoch"]
+        self.best_loss = _from_json(state["best_loss"])
+        self.estimator.history = History(state["history"])
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _to_json(value: Any) -> Any:
+    """A value as JSON can hold it, which has no infinity, from which schedules start."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return {"float": str(value)} if infinite else value
+
+
+def _from_json(value: Any) -> Any:
+    return float(value["float"]) if isinstance(value, dict) else value
+
+
 class Checkpoints:
     """The checkpoints of one training, in a directory of their own.
 
-    Args:
-        directory: Made if it is missing.
-        identity: What the training is, in plain JSON; another one in the directory is refused.
+    The identity says what the training is, in plain JSON; another one is refused.
     """
 
     def __init__(self, directory: str | os.PathLike[str], identity: Mapping[str, Any]) -> None:
@@ -64,32 +160,32 @@ class Checkpoints:
             except StoreError as error:
                 logger.warning("%s Going back to the checkpoint before it.", error)
                 damaged = error
-                continue
-            self._check(file, settings)
-            return settings["state"], tensors
-        if damaged is not None:
-            raise StoreError(
-                f"no checkpoint in {self.directory} is whole ({damaged}). Delete the directory to "
-                "train from the start."
-            )
-        return None
+            else:
+                self._check(file, settings)
+                return settings["state"], tensors
+        if damaged is None:
+            return None
+        raise StoreError(
+            f"no checkpoint in {self.directory} is whole ({damaged}). Delete the directory to "
+            "train from the start."
+        )
 
     def _check(self, file: Path, settings: dict[str, Any]) -> None:
-        theirs = settings["identity"]
+        """Refuse the checkpoint of another training, and warn of one from another machine."""
+        there, now = settings["identity"], self.identity
         differing = [
-            f"{key}: {_short(theirs.get(key))} there, {_short(self.identity.get(key))} now"
-            for key in sorted({*theirs, *self.identity})
-            if theirs.get(key) != self.identity.get(key)
+            f"{key}: {shortened(there.get(key))} there, {shortened(now.get(key))} now"
+            for key in sorted({*there, *now})
+            if there.get(key) != now.get(key)
         ]
         if differing:
             raise InputError(
                 f"{file} belongs to another training ({'; '.join(differing)}). Pass another "
                 "directory, or delete this one to train from the start."
             )
-        fingerprint = _fingerprint()
-        if settings["fingerprint"] != fingerprint:
-            before = settings["fingerprint"]
-            changed = [key for key in fingerprint if before.get(key) != fingerprint[key]]
+        before = settings["fingerprint"]
+        changed = [key for key, value in _fingerprint().items() if before.get(key) != value]
+        if changed:
             warnings.warn(
                 f"the checkpoint was written with another {', '.join(changed)}; the last bits of "
                 "the result may differ from those of an undisturbed training.",
@@ -109,9 +205,8 @@ class Checkpoints:
             "fingerprint": _fingerprint(),
             "state": dict(state),
         }
-        write_atomic(
-            self.directory / f"epoch-{epoch:06d}.safetensors", dump_tensors(settings, tensors)
-        )
+        path = self.directory / f"epoch-{epoch:06d}.safetensors"
+        write_atomic(path, dump_tensors(settings, tensors))
         for old in self.files()[:-KEPT]:
             with contextlib.suppress(OSError):
                 old.unlink()
@@ -126,8 +221,3 @@ def _fingerprint() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
     }
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

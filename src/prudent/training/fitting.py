@@ -1,5 +1,6 @@
-"""The short way from simulations to an estimator."""
+"""The short way from simulations to an estimator: one network, or the members of an ensemble."""
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -8,22 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from prudent import problems
 from prudent._progress import Reporter
+from prudent._randomness import derive, seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.datasets import Data, Pairs, Store, Stream
 from prudent.datasets.readers import open_rows, read
 from prudent.errors import DataError, InputError
-from prudent.estimators import Ensemble, NeuralEstimator
+from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.base import Embedding
 from prudent.estimators.priors import check_prior, log_prior, to_spec
 from prudent.problems.problem import Problem
 from prudent.training import methods
-from prudent.training.members import fit_ensemble, fit_one
+from prudent.training.checkpoint import Checkpoints
+from prudent.training.loop import train
 from prudent.training.options import Options
 from prudent.version import __version__
+
+# Pairs at a time whose out-of-fold density is computed.
+CHUNK = 4096
 
 logger = logging.getLogger("prudent")
 
@@ -54,7 +61,7 @@ def fit(
         x: The simulated observations (N, ...).
         prior: The torch distribution that theta was drawn from, with event_shape (D,). A store of
             a registered problem knows its prior and its networks.
-        method: One of ``nre bnre calnre npe bnpe calnpe``.
+        method: The name of a row of the table of methods, such as ``calnre``.
         seed: The same seed gives the same weights, on one machine and one number of threads.
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
             ``exclude`` those, which warns with their number. They count in the budget, and the
@@ -88,10 +95,7 @@ def fit(
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
     data, problem = _data(theta, x, invalid)
-    prior = problem.prior if prior is None and problem is not None else prior
-    if prior is None:
-        raise InputError("no prior; pass the torch distribution that theta was drawn from.")
-    _check_theta(data, prior, check_prior(prior))
+    source = _checked_prior(prior, problem, data)
     _note_constant(data)
     given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
     networks = dict(problem.networks.get(chosen.family, {})) if problem is not None else {}
@@ -105,25 +109,81 @@ def fit(
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
-    one: Callable[..., NeuralEstimator] = partial(
-        fit_one,
-        method=chosen,
-        prior=prior,
-        pool=data.pool,
-        options=settings,
-        networks=networks,
-        device=_check_device(device),
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        identity=_identity(info, networks, prior, data) if checkpoint else {},
-        progress=progress,
-    )
-    if settings.members == 1:
-        split = data.split(settings.validation_fraction, seed)
-        estimator: NeuralEstimator | Ensemble = one(*split, seed)
-    else:
-        estimator = fit_ensemble(one, data, settings, seed)
+    identity = _identity(info, networks, source, data) if checkpoint is not None else {}
+    place = _check_device(device)
+    if settings.members > 1 and isinstance(embedding, torch.nn.Module):
+        networks["embedding"] = partial(copy.deepcopy, embedding)
+
+    def train_one(split: tuple[Data, Data], seed: int, name: str, title: str) -> NeuralEstimator:
+        estimator = _untrained(chosen.family, source, split[0], networks, seed).to(place)
+        objective = chosen.objective(source, settings, data.pool)
+        checkpoints = None
+        if checkpoint is not None:
+            checkpoints = Checkpoints(Path(checkpoint, name), {**identity, "member": name})
+        train(
+            estimator,
+            objective,
+            *split,
+            options=settings,
+            seed=seed,
+            progress=progress,
+            checkpoints=checkpoints,
+            title=title,
+        )
+        return estimator
+
+    estimator = _train_members(train_one, data, settings, seed)
     estimator.info = info
     return estimator
+
+
+def _untrained(
+    family: str, prior: Prior, training: Data, networks: dict[str, Any], seed: int
+) -> NeuralEstimator:
+    """A fresh network, whose standardization is that of the training pairs."""
+    with seeded(seed, "initialisation"):
+        estimator = KINDS[family](prior, training.dim, training.x_shape, **networks)
+    sample = training.sample()
+    estimator.adapt(sample.theta, sample.x)
+    return estimator
+
+
+def _train_members(
+    train_one: Callable[..., NeuralEstimator], data: Data, options: Options, seed: int
+) -> NeuralEstimator | Ensemble:
+    """Train one network, or all members of an ensemble in turn, each with a seed of its own.
+
+    With ``ensemble="seeds"`` they share training and validation pairs. With ``"folds"`` each
+    validates on its own fold and trains on the others, so that all pairs are trained on.
+    """
+    number = options.members
+    split = data.split(options.validation_fraction, seed)
+    if number == 1:
+        return train_one(split, seed, "", "training")
+    fold = data.folds(number, seed) if options.ensemble == "folds" else None
+    members = []
+    for index in range(number):
+        if fold is not None:
+            split = data.held_out(fold, index)
+        own, title = derive(seed, "member", index), f"training {index + 1} of {number}"
+        members.append(train_one(split, own, f"member-{index}", title))
+    if fold is None or (fold_of_pairs := data.fold_of_pairs(fold)) is None:
+        return Ensemble(members)
+    return Ensemble(members, fold_of_pairs, _out_of_fold(members, fold, fold_of_pairs, data))
+
+
+@torch.no_grad()
+def _out_of_fold(
+    members: list[NeuralEstimator], fold: Tensor, fold_of_pairs: Tensor, data: Data
+) -> Tensor:
+    """The log-density of each pair under the member that did not train on it."""
+    values = torch.empty(len(data))
+    for index, member in enumerate(members):
+        device = next(member.parameters()).device
+        batches = (batch.to(device) for batch in data.held_out(fold, index)[1].batches(CHUNK))
+        densities = [member(batch.x).log_prob(batch.theta).cpu() for batch in batches]
+        values[fold_of_pairs == index] = torch.cat(densities)
+    return values
 
 
 def _data(theta: Any, x: Any, invalid: str) -> tuple[Data, Problem | None]:
@@ -148,12 +208,15 @@ def _problem_of(rows: Any) -> Problem | None:
     return problem if (problem.dim, problem.x_shape) == (rows.dim, rows.x_shape) else None
 
 
-def _check_theta(data: Data, prior: Prior, dim: int) -> None:
-    if data.dim != dim:
-        raise DataError(
-            f"expected `theta` of shape (N, {dim}) to match the prior, "
-            f"got {(len(data), data.dim)}."
-        )
+def _checked_prior(prior: Prior | None, problem: Problem | None, data: Data) -> Prior:
+    """The prior of the data, which must have a density wherever theta was drawn."""
+    if prior is None and problem is not None:
+        prior = problem.prior
+    if prior is None:
+        raise InputError("no prior; pass the torch distribution that theta was drawn from.")
+    if data.dim != (dim := check_prior(prior)):
+        got = (len(data), data.dim)
+        raise DataError(f"expected `theta` of shape (N, {dim}) to match the prior, got {got}.")
     number, first = 0, ""
     for part in data.parts():
         outside = (log_prior(prior, part.theta) == -torch.inf).nonzero()[:, 0]
@@ -166,6 +229,7 @@ def _check_theta(data: Data, prior: Prior, dim: int) -> None:
             f"{number:,} of {len(data):,} rows of `theta` have no density under the prior; the "
             f"first is {first}. Is it the prior that theta was drawn from?"
         )
+    return prior
 
 
 def _note_constant(data: Data) -> None:
@@ -178,13 +242,9 @@ def _note_constant(data: Data) -> None:
         constant &= (part.x == first).all(dim=0)
         if not bool(constant.any()):
             return
+    told = f"{int(constant.sum())} of {len(constant)} components of x are the same in all"
     places = ", ".join(map(str, constant.nonzero()[:8, 0].tolist()))
-    logger.warning(
-        "%d of %d components of x are the same in all simulations (%s); they are kept.",
-        int(constant.sum()),
-        len(constant),
-        places,
-    )
+    logger.warning("%s simulations (%s); they are kept.", told, places)
 
 
 def _check_device(device: str | torch.device) -> torch.device:

@@ -16,10 +16,9 @@ from prudent.contracts import PerPair
 from prudent.datasets import Data, Pairs
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
-from prudent.training.checkpoint import Checkpoints
+from prudent.training.checkpoint import Checkpoints, TrainingState
 from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
-from prudent.training.state import TrainingState
 
 # The share of an epoch's steps that may be skipped because something was not finite.
 MAX_SKIPPED = 0.05
@@ -84,17 +83,14 @@ def train(
 
 
 def _one_epoch(
-    state: TrainingState,
-    objective: WeightedSum,
-    training: Data,
-    validation: Data,
-    seed: int,
+    state: TrainingState, objective: WeightedSum, training: Data, validation: Data, seed: int
 ) -> dict[str, Any]:
     """Train and validate once; the row of the history."""
     start = time.perf_counter()
     row: dict[str, Any] = {"epoch": state.epoch + 1, "learning_rate": state.learning_rate}
     row |= _pass(state, objective, training)
-    held_out = _validate(state.estimator, objective, validation, derive(seed, "validation"))
+    with seeded(derive(seed, "validation")):
+        held_out = _validate(state, objective, validation)
     row |= {f"validation_{name}": value for name, value in held_out.items()}
     row["selected"] = state.end_epoch(held_out["loss"])
     row["seconds"] = time.perf_counter() - start
@@ -153,25 +149,20 @@ def _step(
 
 
 @torch.no_grad()
-def _validate(
-    estimator: NeuralEstimator, objective: WeightedSum, validation: Data, seed: int
-) -> dict[str, float]:
-    """The terms on held-out pairs, with the same random draws in every epoch."""
-    estimator.eval()
+def _validate(state: TrainingState, objective: WeightedSum, validation: Data) -> dict[str, float]:
+    """The terms on held-out pairs; the caller seeds their draws alike in every epoch."""
+    state.estimator.eval()
     objective.train(mode=False)
-    device = next(estimator.parameters()).device
     sums = dict.fromkeys(objective.weights, 0.0)
     parts: dict[str, list[PerPair]] = {}
-    with seeded(seed):
-        for batch in validation.batches(VALIDATION_BATCH):
-            batch = batch.to(device)
-            for name, term in objective.evaluate(estimator(batch.x), batch.theta).items():
-                sums[name] += float(term.value) * len(batch) / len(validation)
-                for key, figure in term.figures.items():
-                    if isinstance(figure, PerPair):
-                        parts.setdefault(key, []).append(figure)
-    total = objective.total({name: torch.tensor(v) for name, v in sums.items()})
-    sums["loss"] = float(total)
+    for batch in validation.batches(VALIDATION_BATCH):
+        batch = batch.to(state.device)
+        for name, term in objective.evaluate(state.estimator(batch.x), batch.theta).items():
+            sums[name] += float(term.value) * len(batch) / len(validation)
+            for key, figure in term.figures.items():
+                if isinstance(figure, PerPair):
+                    parts.setdefault(key, []).append(figure)
+    sums["loss"] = float(objective.total({k: torch.tensor(v) for k, v in sums.items()}))
     for key, figures in parts.items():
         sums[key] = float(figures[0].reduce(torch.cat([figure.values for figure in figures])))
     return sums

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """The way a method is shown.
-
-    Args:
-        label: The name in running text.
-        color: The color of its lines, ``#rrggbb``.
-        dash: The style of its lines, in matplotlib's spelling.
-        marker: The marker of its points, in matplotlib's spelling.
-    """
+    """The way a method is shown: ``#rrggbb``, and dashes and markers as matplotlib spells them."""
 
     label: str
     color: str
@@ -60,28 +53,24 @@ class Method:
 
     def weights(self, weight: float | None) -> dict[str, float]:
         """The weight of each term, with the user's weight for the regularizer if there is one."""
-        if self.regularizer is None:
-            if weight is not None:
-                raise InputError(
-                    f"`weight` is {weight}, but the method has no regularizer to weigh: "
-                    f"{self.description}. Leave it out or choose a method such as calnre."
-                )
-            return {self.loss: 1.0}
-        return {self.loss: 1.0, self.regularizer: self.weight if weight is None else weight}
+        if self.regularizer is not None:
+            return {self.loss: 1.0, self.regularizer: self.weight if weight is None else weight}
+        if weight is not None:
+            raise InputError(
+                f"`weight` is {weight}, but the method has no regularizer to weigh: "
+                f"{self.description}. Leave it out or choose a method such as calnre."
+            )
+        return {self.loss: 1.0}
 
     def objective(self, prior: Prior, options: Options, pool: Tensor | None = None) -> WeightedSum:
-        """The objective of the method.
-
-        Args:
-            prior: The prior, which is also the usual proposal of the coverage penalty.
-            options: The settings of the terms.
-            pool: The theta of all simulations, where some were excluded.
-        """
+        """The objective of the method; ``pool`` is that of :class:`WeightedSum`."""
         from prudent.training.objectives import make_term, weighted_sum
 
-        weights = self.weights(options.weight)
-        terms = {name: make_term(name, self.family, prior, options) for name in weights}
-        return weighted_sum(*((weights[name], terms[name]) for name in weights), pool=pool)
+        weights = self.weights(options.weight).items()
+        terms = [
+            (weight, make_term(name, self.family, prior, options)) for name, weight in weights
+        ]
+        return weighted_sum(*terms, pool=pool)
 
 
 # Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.

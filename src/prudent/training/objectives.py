@@ -8,6 +8,9 @@ and a ratio to that times the prior is not the posterior. The marginal theta mus
 all simulations, failed ones included: the ``pool`` of :class:`WeightedSum`.
 """
 
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +19,6 @@ from torch.nn.functional import softplus
 
 from prudent._randomness import seeded
 from prudent.contracts import (
-    ABILITIES,
     Evaluates,
     Evaluation,
     LogRatio,
@@ -28,7 +30,7 @@ from prudent.contracts import (
 from prudent.coverage.penalty import CoveragePenalty
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
-from prudent.training.options import Options
+from prudent.training.options import COVERAGE_OPTIONS, Options
 
 # Prior draws that a proposal must be able to make.
 NUM_CHECKED = 4096
@@ -63,41 +65,34 @@ def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
 LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance}
 
 
+@dataclass
+class _Step:
+    """The pairs of one step; terms that want the same log ratios evaluate them once."""
+
+    posterior: Any
+    theta: Tensor
+    pool: Tensor | None = None
+
+    @cached_property
+    def log_ratios(self) -> Tensor:
+        """Log ratios of joint and of marginal pairs, (2, N), in one evaluation."""
+        other = self.theta.roll(1, dims=0)
+        if self.pool is not None:
+            other = self.pool[torch.randint(len(self.pool), (len(other),))].to(other)
+        found: Tensor = self.posterior.log_ratio(torch.stack((self.theta, other)))
+        return found
+
+
+# The step whose terms are being evaluated.
+_STEP: ContextVar[_Step | None] = ContextVar("step", default=None)
+
+
 def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
-    """Log ratios of joint and of marginal pairs, in one evaluation."""
-    shared = posterior if isinstance(posterior, _Shared) else _Shared(posterior, None)
-    return shared.log_ratios(theta).unbind()
-
-
-class _Shared:
-    """A posterior inside one step: terms that want the same log ratios evaluate them once.
-
-    Args:
-        posterior: The posteriors of the batch.
-        pool: Theta to draw marginal pairs from; None for the neighbors in the batch.
-    """
-
-    def __init__(self, posterior: Any, pool: Tensor | None) -> None:
-        self.posterior, self.pool = posterior, pool
-        self.known: Tensor | None = None
-        # Protocols see attributes, but not from Python 3.12 on what __getattr__ finds.
-        self.__dict__ |= {n: getattr(posterior, n) for n in ABILITIES if hasattr(posterior, n)}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.posterior, name)
-
-    def __len__(self) -> int:
-        return len(self.posterior)
-
-    def log_ratios(self, theta: Tensor) -> Tensor:
-        """Log ratios of joint and of marginal pairs, (2, N)."""
-        if self.known is None:
-            other = theta.roll(1, dims=0)
-            if self.pool is not None:
-                other = self.pool[torch.randint(len(self.pool), (len(theta),))].to(theta)
-            self.known = self.posterior.log_ratio(torch.stack((theta, other)))
-        assert self.known is not None
-        return self.known
+    """Log ratios of joint and of marginal pairs, those of the step if it is about these pairs."""
+    step = _STEP.get()
+    if step is None or step.posterior is not posterior or step.theta is not theta:
+        step = _Step(posterior, theta)
+    return step.log_ratios.unbind()
 
 
 class WeightedSum:
@@ -119,22 +114,21 @@ class WeightedSum:
 
     def evaluate(self, posterior: Posterior, theta: Tensor) -> dict[str, Evaluation]:
         """All terms on a batch, before weighting."""
-        shared = _Shared(posterior, self.pool)
-        found = {}
-        for name, term in self.objectives.items():
-            value = (term.evaluate if isinstance(term, Evaluates) else term)(shared, theta)
-            found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
-        return found
+        token = _STEP.set(_Step(posterior, theta, self.pool))
+        try:
+            found = {}
+            for name, term in self.objectives.items():
+                value = (term.evaluate if isinstance(term, Evaluates) else term)(posterior, theta)
+                found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
+            return found
+        finally:
+            _STEP.reset(token)
 
     def total(self, values: dict[str, Tensor], ramp: float = 1.0) -> Tensor:
         """The weighted sum of the terms, with the weights after the first times ``ramp``."""
         first = next(iter(self.weights))
-        return torch.stack(
-            [
-                self.weights[name] * (1.0 if name == first else ramp) * value
-                for name, value in values.items()
-            ]
-        ).sum()
+        factors = {n: weight * (1.0 if n == first else ramp) for n, weight in self.weights.items()}
+        return torch.stack([factors[name] * value for name, value in values.items()]).sum()
 
     def train(self, mode: bool = True) -> None:  # noqa: FBT001, FBT002 (as torch has it)
         """Put the terms that are modules in training or in evaluation mode."""
@@ -161,28 +155,14 @@ def _name(term: Objective) -> str:
 
 
 def make_term(name: str, family: str, prior: Prior, options: Options) -> Objective:
-    """The term of that name: the coverage penalty with its settings, or a plain loss.
-
-    Args:
-        name: A name in the table of methods.
-        family: The kind of estimator, ``nre`` or ``npe``.
-        prior: The usual proposal of the coverage penalty.
-        options: The settings of the coverage penalty.
-    """
+    """The term of that name: a plain loss, or the coverage penalty with its settings."""
     if name in LOSSES:
         return LOSSES[name]
     if name != "coverage":
         raise unknown_name("term", name, [*LOSSES, "coverage"])
-    return CoveragePenalty(
-        _proposal(family, prior, options.proposal),
-        options.num_samples,
-        options.target,
-        indicator=options.indicator,
-        computation=options.computation,
-        levels=options.levels,
-        distance=options.distance,
-        fraction=options.fraction,
-    )
+    settings = {setting: getattr(options, setting) for setting in COVERAGE_OPTIONS}
+    settings["proposal"] = _proposal(family, prior, options.proposal)
+    return CoveragePenalty(**settings)
 
 
 def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
@@ -191,14 +171,12 @@ def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
         return prior
     if proposal == "box":
         return support_box(prior)
-    if isinstance(proposal, str):
-        if family == "nre":
-            raise InputError(
-                f'proposal="{proposal}" needs a flow: a ratio cannot draw from itself. Use '
-                '"prior", or a method such as calnpe.'
-            )
-        return proposal
-    if not isinstance(proposal, SampleAndLogProb):
+    if isinstance(proposal, str) and family == "nre":
+        raise InputError(
+            f'proposal="{proposal}" needs a flow: a ratio cannot draw from itself. Use "prior", '
+            "or a method such as calnpe."
+        )
+    if not isinstance(proposal, str | SampleAndLogProb):
         _check_cover(proposal, prior)
     return proposal
 
@@ -210,11 +188,10 @@ def _check_cover(proposal: Any, prior: Prior) -> None:
         raise InputError(f"the proposal draws {dim} parameters, the prior {expected}.")
     with seeded(0):
         theta = prior.sample((NUM_CHECKED,))
-    missed = log_prior(proposal, theta).isneginf()
-    if bool(missed.any()):
-        example = theta[missed][0].tolist()
+    missed = theta[log_prior(proposal, theta).isneginf()]
+    if len(missed):
         raise InputError(
-            f"the proposal has no density at {int(missed.sum()):,} of {NUM_CHECKED:,} draws from "
-            f"the prior, such as {example}; it must cover the prior's support. Widen it, or use "
-            '"prior".'
+            f"the proposal has no density at {len(missed):,} of {NUM_CHECKED:,} draws from the "
+            f"prior, such as {missed[0].tolist()}; it must cover the prior's support. Widen it, "
+            'or use "prior".'
         )

@@ -70,11 +70,7 @@ class Options:
     target: str | float = setting(
         "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
     )
-    indicator: str = setting(
-        "log",
-        choices=tuple(name for name in INDICATORS if name != "hard"),
-        help="Scale of densities",
-    )
+    indicator: str = setting("log", choices=INDICATORS[:-1], help="Scale of densities")
     computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
     levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
     distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
@@ -85,11 +81,7 @@ class Options:
 
     @classmethod
     def of(cls, preset: str | None = None, **options: Any) -> Self:
-        """Options from keywords; an unknown one names the nearest.
-
-        Args:
-            preset: A name in ``PRESETS``, whose settings take the place of the defaults.
-            **options: What differs.
+        """Options from keywords and a preset, whose settings take the place of the defaults.
 
         >>> Options.of(epochs=5).epochs
         5
