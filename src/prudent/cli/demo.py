@@ -8,7 +8,7 @@ import click
 
 from prudent._extras import require
 from prudent.cli.options import debug, quiet, seed
-from prudent.cli.output import check_writable, say, show
+from prudent.cli.output import check_writable, progress, say, show
 from prudent.errors import StoreError
 from prudent.experiments import store
 from prudent.experiments.launch import SHIPPED, LaunchOptions, launch
@@ -21,7 +21,7 @@ from prudent.experiments.sweep import read_sweep
 @seed
 @quiet
 @debug
-def demo(output: str, seed: int, quiet: bool) -> None:
+def demo(output: str, seed: int) -> None:
     """Train NRE, BNRE and CalNRE on SLCP and compare their coverage.
 
     \b
@@ -37,12 +37,11 @@ def demo(output: str, seed: int, quiet: bool) -> None:
     say(
         f"{len(plan.configs)} runs: NRE, BNRE and CalNRE on 1,024 and on 4,096 simulations of "
         f"SLCP, each measured on {plan.configs[0].num_test:,} new ones. About 4 minutes on 2 "
-        "cores; finished runs are kept.",
-        quiet=quiet,
+        "cores; finished runs are kept."
     )
     check_writable(root)
     found = states(plan.configs, root, look=False)
-    ended = launch(plan, root, found, LaunchOptions(workers=2), False if quiet else None)
+    ended = launch(plan, root, found, LaunchOptions(workers=2), progress())
     if failed := [one for one in ended if one.state != "done"]:
         details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR
         raise StoreError(

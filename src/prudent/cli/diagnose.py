@@ -1,12 +1,13 @@
 """``prudent diagnose``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from prudent._settings import whole
 from prudent.cli.options import as_json, debug, quiet
-from prudent.cli.output import allow_import, emit, say, show
+from prudent.cli.output import allow_import, emit, progress, say, show
 
 
 @click.command()
@@ -23,18 +24,7 @@ from prudent.cli.output import allow_import, emit, say, show
 @as_json
 @quiet
 @debug
-def diagnose(
-    run: str,
-    num_test: int | None,
-    data: str | None,
-    theta: str | None,
-    x: str | None,
-    problem: str | None,
-    seed: int,
-    thorough: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def diagnose(run: str, num_test: int | None, problem: str | None, **options: Any) -> None:
     """Measure the coverage of the stored RUN on new test pairs.
 
     \b
@@ -46,25 +36,12 @@ def diagnose(
     """
     if num_test is not None:
         whole("num_test", num_test, 1)
-    say("loading torch ...", quiet=quiet or as_json)
+    say("loading torch ...")
     from prudent.experiments.run import diagnose_run
 
-    allow_import(problem, quiet=quiet or as_json)
-    silent = False if quiet or as_json else None
-    result = diagnose_run(
-        Path(run),
-        num_test,
-        seed,
-        problem=problem,
-        data=data,
-        theta=theta,
-        x=x,
-        thorough=thorough,
-        progress=silent,
-    )
-    if as_json:
-        curves = result.coverage.curves()
-        facts = {"verdict": str(result.verdict), "metrics": result.metrics()}
-        emit("diagnose", {**facts, "coverage": {k: curves[k] for k in ("levels", "curve")}})
-        return
-    show(str(result))
+    allow_import(problem)
+    result = diagnose_run(Path(run), num_test, problem=problem, progress=progress(), **options)
+    curves = result.coverage.curves()
+    facts = {"verdict": str(result.verdict), "metrics": result.metrics()}
+    if not emit("diagnose", {**facts, "coverage": {k: curves[k] for k in ("levels", "curve")}}):
+        show(str(result))

@@ -77,10 +77,8 @@ def main() -> NoReturn:
         sys.exit(0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except (click.Abort, KeyboardInterrupt) as error:
-        message, code = _interruption(error), 130
-    except Terminated as error:
-        message, code = _interruption(error), 143
+    except (click.Abort, KeyboardInterrupt, Terminated) as error:
+        message, code = _interruption(error), 143 if isinstance(error, Terminated) else 130
     except BrokenPipeError:
         # Whoever read our output has gone; say nothing more, also not at exit.
         with contextlib.suppress(OSError):

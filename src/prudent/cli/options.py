@@ -1,6 +1,7 @@
 """Options that several commands share: the same word has the same meaning everywhere."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
@@ -67,14 +68,9 @@ def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[
 
 
 LAUNCH = settings_of(LaunchOptions)
-debug = click.option(
-    "--debug", is_flag=True, help="Show tracebacks.", expose_value=False, callback=remember
-)
-quiet = click.option("-q", "--quiet", is_flag=True, help="Only the result, no progress.")
-seed = click.option("--seed", default=0, help="The same seed gives the same result.")
 PROBLEM = Value(KEYS["problem"])
-engine = options([LAUNCH["engine"]])
-address = options([LAUNCH["address"]])
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="The result as one JSON object.", callback=remember
-)
+flag = partial(click.option, is_flag=True, expose_value=False, callback=remember)
+debug = flag("--debug", help="Show tracebacks.")
+quiet = flag("-q", "--quiet", help="Only the result, no progress.")
+as_json = flag("--json", "as_json", help="The result as one JSON object.")
+seed = click.option("--seed", default=0, help="The same seed gives the same result.")

@@ -1,4 +1,8 @@
-"""What the commands say: results to stdout, the rest to stderr."""
+"""What the commands say: results to stdout, the rest to stderr.
+
+The flags ``--json``, ``--quiet`` and ``--debug`` are kept in the context of click, where whoever
+says something looks them up.
+"""
 
 import json
 import os
@@ -11,9 +15,27 @@ import click
 from prudent.errors import InputError
 
 
-def emit(command: str, value: dict[str, Any]) -> None:
-    """Show a result as one JSON object."""
-    show(json.dumps({"schema": f"prudent.{command}/1", **value}, allow_nan=False))
+def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Keep a flag in the context."""
+    ctx.ensure_object(dict)[parameter.name] = value
+
+
+def asked_for(*flags: str) -> bool:
+    """Whether the command that runs was given one of some flags."""
+    kept = click.get_current_context().ensure_object(dict)
+    return any(kept.get(flag, False) for flag in flags)
+
+
+def progress() -> bool | None:
+    """The way to show progress: none if only the result is wanted, else as the terminal can."""
+    return False if asked_for("quiet", "as_json") else None
+
+
+def emit(command: str, facts: dict[str, Any]) -> bool:
+    """Show a result as one JSON object if that was asked for, and return whether it was."""
+    if asked_for("as_json"):
+        show(json.dumps({"schema": f"prudent.{command}/1", **facts}, allow_nan=False))
+    return asked_for("as_json")
 
 
 def plain(text: str) -> str:
@@ -35,16 +57,10 @@ def show(text: str) -> None:
     click.echo(text)
 
 
-def say(text: str, *, quiet: bool) -> None:
-    """Tell what goes on."""
-    if not quiet:
+def say(text: str) -> None:
+    """Tell what goes on, unless only the result is wanted."""
+    if not asked_for("quiet", "as_json"):
         click.echo(plain(text), err=True)
-
-
-def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Keep a flag in the context, for errors that end the command."""
-    ctx.ensure_object(dict)[parameter.name] = value
-    return value
 
 
 def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
@@ -55,10 +71,10 @@ def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
     sys.exit(code)
 
 
-def allow_import(problem: str | None, *, quiet: bool) -> None:
+def allow_import(problem: str | None) -> None:
     """Let a problem named ``module:attribute`` be found in the current directory, and say so."""
     if problem and ":" in problem:
-        say(f"importing {problem}", quiet=quiet)
+        say(f"importing {problem}")
         sys.path.insert(0, os.getcwd())
 
 

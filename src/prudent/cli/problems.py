@@ -10,7 +10,7 @@ from prudent.cli.output import emit, show
 @click.command(name="problems")
 @as_json
 @debug
-def list_problems(as_json: bool) -> None:
+def list_problems() -> None:
     """List the built-in problems.
 
     \b
@@ -18,8 +18,7 @@ def list_problems(as_json: bool) -> None:
       prudent problems
       prudent problems --json
     """
-    if as_json:
-        emit("problems", {"problems": problems.DESCRIPTIONS})
+    if emit("problems", {"problems": problems.DESCRIPTIONS}):
         return
     width = max(map(len, problems.names()))
     for name in problems.names():

@@ -83,7 +83,7 @@ def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) 
             written += 1
     show(f"Figures: {directory} ({written} files)")
     for text in left_out:
-        say(f"not drawn: {text}", quiet=False)
+        say(f"not drawn: {text}")
 
 
 def _make(directory: Path) -> None:
@@ -99,4 +99,4 @@ def _open(page: Path) -> None:
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
     if not graphical or not webbrowser.open(page.resolve().as_uri()):
-        say(f"no browser can be opened here; open {page} yourself.", quiet=False)
+        say(f"no browser can be opened here; open {page} yourself.")

@@ -8,16 +8,8 @@ import click
 
 from prudent import problems
 from prudent._settings import whole
-from prudent.cli.options import (
-    PROBLEM,
-    address,
-    as_json,
-    debug,
-    engine,
-    quiet,
-    seed,
-)
-from prudent.cli.output import allow_import, check_writable, emit, show
+from prudent.cli.options import LAUNCH, PROBLEM, as_json, debug, options, quiet, seed
+from prudent.cli.output import allow_import, check_writable, emit, progress, show
 from prudent.errors import InputError
 from prudent.experiments.engines import local, open_engine
 from prudent.experiments.launch import LaunchOptions
@@ -31,8 +23,7 @@ FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", "
 @click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
 @click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
 @click.option("--workers", default=1, help="Processes; they do not change the result.")
-@engine
-@address
+@options([LAUNCH["engine"], LAUNCH["address"]])
 @click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
 @seed
 @as_json
@@ -47,8 +38,6 @@ def simulate(
     address: str | None,
     chunk_size: int | None,
     seed: int,
-    as_json: bool,
-    quiet: bool,
 ) -> None:
     """Simulate PROBLEM into a Zarr store; the same command continues a killed one.
 
@@ -62,7 +51,7 @@ def simulate(
     problems.check(problem)
     _check_suffix(Path(output))
     check_writable(Path(output).parent)
-    allow_import(problem, quiet=quiet or as_json)
+    allow_import(problem)
     from prudent.datasets.simulate import simulate as fill
 
     with _pool(engine, workers, address, Path(output)) as pool:
@@ -73,12 +62,11 @@ def simulate(
             seed=seed,
             chunk_size=chunk_size,
             executor=pool,
-            progress=False if quiet or as_json else None,
+            progress=progress(),
         )
     invalid = store.num_invalid()
-    if as_json:
-        facts = {"path": output, "num_simulations": num_simulations, "invalid": invalid}
-        emit("simulate", facts)
+    facts = {"path": output, "num_simulations": num_simulations, "invalid": invalid}
+    if emit("simulate", facts):
         return
     number = sum(invalid.values())
     reasons = ", ".join(f"{count:,} {name}" for name, count in invalid.items() if count)

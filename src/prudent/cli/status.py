@@ -1,16 +1,14 @@
 """What ``prudent sweep`` says about a sweep."""
 
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import click
 
 from prudent._progress import duration
-from prudent.cli.output import emit, show
+from prudent.cli.output import asked_for, emit, show
 from prudent.experiments import store
 from prudent.experiments.status import STATES, Overview, RunState
 
@@ -42,20 +40,19 @@ def plan_line(now: Overview) -> str:
     )
 
 
-def show_plan(now: Overview, *, as_json: bool) -> None:
+def show_plan(now: Overview) -> None:
     """The answer to ``--dry-run``."""
-    if as_json:
-        facts = {
-            "path": str(now.root),
-            "num_runs": len(now.found),
-            "num_duplicates": now.plan.num_duplicates,
-            "counts": now.counts,
-            "workers": now.workers,
-            "seconds": round(now.expected.seconds, 1),
-            "bytes": now.expected.bytes,
-            "corrected": now.expected.corrected,
-        }
-        emit("sweep-plan", facts)
+    facts = {
+        "path": str(now.root),
+        "num_runs": len(now.found),
+        "num_duplicates": now.plan.num_duplicates,
+        "counts": now.counts,
+        "workers": now.workers,
+        "seconds": round(now.expected.seconds, 1),
+        "bytes": now.expected.bytes,
+        "corrected": now.expected.corrected,
+    }
+    if emit("sweep-plan", facts):
         return
     show(f"{now.plan.name}: {len(now.found):,} runs in {now.root}")
     for name in ("problem", "method", "budget", "seed"):
@@ -67,10 +64,9 @@ def show_plan(now: Overview, *, as_json: bool) -> None:
     show(plan_line(now))
 
 
-def show_status(now: Overview, *, as_json: bool) -> None:
+def show_status(now: Overview) -> None:
     """The answer to ``--status``."""
-    if as_json:
-        emit("sweep-status", _facts(now))
+    if _emit_status(now):
         return
     left = duration(now.expected.seconds, about=True)
     told = f"   about {left} left on {now.workers} workers"
@@ -82,20 +78,18 @@ def show_status(now: Overview, *, as_json: bool) -> None:
     _show_failures(now)
 
 
-def watch_status(look: Callable[[], Overview], *, as_json: bool) -> None:
+def watch_status(look: Callable[[], Overview]) -> None:
     """The status until nothing is left: redrawn on a terminal, else a line per change."""
-    terminal = sys.stdout.isatty() and not as_json
-    last: Any = None
+    terminal = sys.stdout.isatty() and not asked_for("as_json")
+    last: dict[str, int] = {}
     while True:
         now = look()
         if terminal:
             click.clear()
-            show_status(now, as_json=False)
+            show_status(now)
         elif now.counts != last:
             last = now.counts
-            if as_json:
-                click.echo(json.dumps({"schema": "prudent.sweep-status/1", **_facts(now)}))
-            else:
+            if not _emit_status(now):
                 show(" ".join(f"{name} {number}" for name, number in now.counts.items()))
         if len(now.of("done", "failed")) == len(now.found):
             return
@@ -103,20 +97,19 @@ def watch_status(look: Callable[[], Overview], *, as_json: bool) -> None:
         time.sleep(WATCH_SECONDS)
 
 
-def show_result(now: Overview, *, as_json: bool) -> None:
+def show_result(now: Overview) -> None:
     """What became of a sweep that was run."""
     failed = now.of("failed")
-    if as_json:
-        facts = [
-            {
-                "run": one.config.identity,
-                "name": str(one.config),
-                "reason": one.note,
-                "path": str(store.unfinished_path(now.root / one.config.identity)),
-            }
-            for one in failed
-        ]
-        emit("sweep", {"path": str(now.root), "counts": now.counts, "failed": facts})
+    facts = [
+        {
+            "run": one.config.identity,
+            "name": str(one.config),
+            "reason": one.note,
+            "path": str(store.unfinished_path(now.root / one.config.identity)),
+        }
+        for one in failed
+    ]
+    if emit("sweep", {"path": str(now.root), "counts": now.counts, "failed": facts}):
         return
     bad = f", {len(failed)} failed" if failed else ""
     show(f"{now.counts['done']} of {len(now.found)} runs done{bad}: {now.root}")
@@ -141,8 +134,8 @@ def _show_failures(now: Overview) -> None:
         show(f"  and {len(alike) - MOST_LISTED} other reasons")
 
 
-def _facts(now: Overview) -> dict[str, Any]:
-    return {
+def _emit_status(now: Overview) -> bool:
+    facts = {
         "path": str(now.root),
         "source": now.plan.source,
         "num_runs": len(now.found),
@@ -154,3 +147,4 @@ def _facts(now: Overview) -> dict[str, Any]:
             for one in now.of("running", "failed", "interrupted")
         ],
     }
+    return emit("sweep-status", facts)

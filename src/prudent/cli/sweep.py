@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
-from prudent.cli.output import allow_import, check_writable, say
+from prudent.cli.output import allow_import, check_writable, progress, say
 from prudent.cli.status import plan_line, show_plan, show_result, show_status, watch_status
 from prudent.errors import InputError
 from prudent.experiments.launch import LaunchOptions, find_sweep, launch
@@ -38,8 +38,6 @@ def sweep(
     changes: tuple[str, ...],
     max_runs: int | None,
     allow_code: bool,
-    as_json: bool,
-    quiet: bool,
     **rest: Any,
 ) -> None:
     """Run the grid of runs that the TOML FILE describes.
@@ -67,17 +65,17 @@ def sweep(
         return Overview(plan, root, found, how.workers)
 
     if rest["watch"]:
-        watch_status(look, as_json=as_json)
+        watch_status(look)
     elif rest["status"]:
-        show_status(look(), as_json=as_json)
+        show_status(look())
     elif rest["dry_run"]:
-        show_plan(look(), as_json=as_json)
+        show_plan(look())
     else:
         _check_trust(plan, file or "", allowed=allow_code)
         if rest["print_script"]:
             _print_script(plan, root, changes, max_runs)
         else:
-            _run(look(), how, quiet=quiet, as_json=as_json)
+            _run(look(), how)
 
 
 def _plan(
@@ -121,14 +119,14 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _run(now: Overview, how: LaunchOptions, *, quiet: bool, as_json: bool) -> None:
-    quiet = quiet or as_json
+def _run(now: Overview, how: LaunchOptions) -> None:
+    """Work on what is left, and say what became of it."""
     check_writable(now.root)
     for problem in sorted({one.config.problem for one in now.found if one.state != "done"}):
-        allow_import(problem, quiet=quiet)
-    say(plan_line(now), quiet=quiet)
-    ended = launch(now.plan, now.root, now.found, how, False if quiet else None)
+        allow_import(problem)
+    say(plan_line(now))
+    ended = launch(now.plan, now.root, now.found, how, progress())
     now = Overview(now.plan, now.root, ended, how.workers)
-    show_result(now, as_json=as_json)
+    show_result(now)
     if now.counts["done"] < len(ended):
         sys.exit(1)

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
-from prudent.cli.output import allow_import, check_writable, emit, say, show
+from prudent.cli.output import allow_import, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
@@ -53,9 +53,7 @@ class TrainCommand(click.Command):
 @quiet
 @debug
 @click.pass_context
-def train(
-    ctx: click.Context, /, output: str, as_json: bool, quiet: bool, config: str | None, **_: Any
-) -> None:
+def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> None:
     """Simulate PROBLEM, train on it, measure coverage, and store the run.
 
     The same command continues a killed one. A file given by --config holds the
@@ -68,76 +66,62 @@ def train(
       prudent train weinberg --preset paper --members 5 -o runs/second
       prudent train --data sims.h5 --prior prior.toml -o runs/third
     """
-    quiet = quiet or as_json
-    file = read_settings(Path(config)) if config else {}
-    settings = _settings(ctx, file)
-    check_writable(Path(output).parent)
-    inputs = None
+    path, file = Path(output), read_settings(Path(config)) if config else {}
+    settings, own_budget = _settings(ctx, file)
+    check_writable(path.parent)
+    inputs, facts = None, {}
     if ctx.params["data"] is not None:
-        inputs, facts = _from_files(ctx, settings, file, quiet=quiet)
-        settings = {**settings, **facts}
+        inputs, facts = _from_files(ctx, settings, own_budget=own_budget)
     elif given := [name for name in FILES if ctx.params[name] is not None]:
         raise InputError(f"`--{given[0].replace('_', '-')}` needs --data.")
-    config_ = RunConfig.from_settings(settings)
+    wanted = RunConfig.from_settings({**settings, **facts})
     if inputs is None:
-        allow_import(config_.problem, quiet=quiet)
-    if not config_.problem.startswith("file:"):
-        config_ = dataclasses.replace(config_, source=source_digest(config_.problem))
-    path = Path(output)
-    run = _run(config_, path, inputs, quiet=quiet)
+        allow_import(wanted.problem)
+    if not wanted.problem.startswith("file:"):
+        wanted = dataclasses.replace(wanted, source=source_digest(wanted.problem))
+    say(f"{wanted} ...")
+    from prudent.experiments.run import run_one
+
+    run = run_one(wanted, path, progress(), inputs)
+    facts = {"path": str(path), "verdict": str(run.verdict), "metrics": run.metrics}
+    if emit("train", facts):
+        return
     from prudent.reports.tables import text
 
-    if as_json:
-        emit("train", {"path": str(path), "verdict": str(run.verdict), "metrics": run.metrics})
-        return
     show(text([run], shutil.get_terminal_size().columns) + "\n")
-    show(f"{config_.method}: {run.verdict}")
+    show(f"{wanted.method}: {run.verdict}")
     if inputs is not None and inputs.num_held_out:
         show(f"Test pairs: the last {inputs.num_held_out:,} rows of {inputs.source}, held out.")
     show(f"Results: {path}")
     show(f"Next: prudent report {path} -o report.html")
 
 
-def _from_files(
-    ctx: click.Context, settings: dict[str, Any], file: dict[str, Any], *, quiet: bool
-) -> tuple[Any, dict[str, Any]]:
+def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """What was typed, then what the file says, then our defaults; whether a budget was chosen."""
+    default = ParameterSource.DEFAULT
+    typed = {k: v for k, v in ctx.params.items() if ctx.get_parameter_source(k) is not default}
+    filled = {k: v for k, v in ctx.params.items() if k not in file and v is not None} | typed
+    settings = file | {name: value for name, value in filled.items() if name in KEYS}
+    training = file.get("training", {})
+    if isinstance(training, dict):
+        training = training | {name: typed[name] for name in TRAINING if name in typed}
+    return {**settings, "training": training}, "budget" in file or "budget" in typed
+
+
+def _from_files(ctx: click.Context, settings: dict[str, Any], *, own_budget: bool) -> Any:
     """The pairs that --data names, and what follows from them for the run."""
     checked = RunConfig.from_settings({"problem": "file:data", **settings})
     problem, options = settings.get("problem"), {name: ctx.params[name] for name in FILES}
     for reference in (problem, options["prior"]):
-        allow_import(reference, quiet=quiet)
-    say(f"reading {ctx.params['data']} ...", quiet=quiet)
+        allow_import(reference)
+    say(f"reading {ctx.params['data']} ...")
     from prudent.experiments._inputs import from_files
 
     return from_files(
         ctx.params["data"],
         problem=problem,
-        budget=checked.budget if _typed(ctx, "budget") or "budget" in file else None,
+        budget=checked.budget if own_budget else None,
         num_test=checked.num_test,
         seed=checked.seed,
         **options,
     )
-
-
-def _run(config: RunConfig, path: Path, inputs: Any, *, quiet: bool) -> Any:
-    say(f"{config} ...", quiet=quiet)
-    from prudent.experiments.run import run_one
-
-    return run_one(config, path, False if quiet else None, inputs)
-
-
-def _typed(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-
-
-def _settings(ctx: click.Context, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run: what was typed, then what the file says, then our defaults."""
-    training = settings.get("training", {})
-    for name, value in ctx.params.items():
-        typed = _typed(ctx, name)
-        if name in TRAINING:
-            if typed and isinstance(training, dict):
-                training = {**training, name: value}
-        elif name in KEYS and (typed or name not in settings) and value is not None:
-            settings = {**settings, name: value}
-    return {**settings, "training": training}
