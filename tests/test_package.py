@@ -139,9 +139,10 @@ def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
     assert again == (tmp_path / "run" / "model.safetensors").read_bytes()
 
 
-def test_the_example_of_the_diagnostics_page_runs():
-    (example,) = blocks("docs/diagnostics.md", "python")
-    exec(compile(example, "docs/diagnostics.md", "exec"), {})
+def test_examples_of_the_diagnostics_page_run_in_order():
+    names = {}
+    for number, example in enumerate(blocks("docs/diagnostics.md", "python")):
+        exec(compile(example, f"docs/diagnostics.md example {number + 1}", "exec"), names)
 
 
 def test_readme_has_three_python_examples_and_names_the_commands():

@@ -14,19 +14,14 @@ LIBRARIES = {
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import a module of an optional library, or say what to install.
-
-    Args:
-        module: The module, such as ``sklearn.tree``.
-        extra: The extra of prudent that installs it.
-        purpose: What needs the library, for the message.
+    """Import a module of an optional library, or say which extra to install for what purpose.
 
     >>> require("matplotlib", "report", "figures").__name__
     'matplotlib'
     """
     library = module.partition(".")[0]
     try:
-        importlib.import_module(library)
+        importlib.import_module(library)  # its modules may be loaded although it is not there
         return importlib.import_module(module)
     except ImportError as error:
         verb = "need" if purpose.endswith("s") else "needs"

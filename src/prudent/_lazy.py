@@ -11,28 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
-def attach(
-    package: str, file: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
-    Args:
-        package: The ``__name__`` of the package.
-        file: The ``__file__`` of the package.
-    """
-    places: dict[str, tuple[str | None, str]] = {}
+def attach(package: str, file: str) -> Attached:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package, by its name and its file."""
+    places: dict[str, str] = {}
     for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         for line in block.body if isinstance(block, ast.If) else ():
             if isinstance(line, ast.ImportFrom):
-                places |= {name.name: (line.module, name.name) for name in line.names}
+                places |= {name.name: str(line.module) for name in line.names}
 
     def load(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, attribute = places[name]
-        if module == package:
-            return importlib.import_module(f"{package}.{attribute}")
-        return getattr(importlib.import_module(str(module)), attribute)
+        if places[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(places[name]), name)
 
     return load, lambda: sorted(places), sorted(places)

@@ -1,4 +1,7 @@
-"""Seeds: one number from the user, as many independent streams as the work needs."""
+"""Seeds and threads, which decide the bits of a result.
+
+A user gives one number; from it come as many independent streams as the work needs.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -50,3 +53,18 @@ def numpy_seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Fix the number of torch threads inside a block.
+
+    It can change the last bits of a result, and on a busy machine more threads can be slower:
+    every short operation waits for the slowest of them.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from prudent.errors import InputError, shortened, unknown_name
 
-T = TypeVar("T")
+T = TypeVar("T", bound=type)
 TYPES: dict[Any, type] = {Any: object, tuple[str, ...]: tuple}
 LARGEST = sys.float_info.max
 # What can be written in a file; objects of other types are judged by who uses them.
@@ -25,37 +25,22 @@ PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 
 @dataclass(frozen=True)
 class Setting:
-    """The description of one setting.
-
-    Args:
-        name: The name, the same everywhere.
-        types: The types of its values; ``object`` allows values that no file can hold.
-        default: The value where nothing is said; ``...`` if it must be said.
-        help: One sentence without a full stop; the choices are added to it.
-        least: The smallest number that is allowed; ``above`` excludes the bound itself.
-        most: The largest number that is allowed; ``below`` excludes the bound itself.
-        choices: The texts that are known, perhaps a table that grows; capitals do not matter.
-        others: A regular expression for texts that are allowed beside the choices.
-        form: The form of a text that is not among the choices, in words.
-        hint: A sentence for the end of a refusal.
-        hidden: Whether the setting is neither a key of a file nor an option of a command.
-        identity: ``always``, or ``if set`` to leave out the default in :func:`to_dict`.
-    """
+    """The description of one setting."""
 
     name: str
-    types: tuple[type, ...]
-    default: Any = ...
-    help: str = ""
-    least: float | None = None
+    types: tuple[type, ...]  # ``object`` allows values that no file can hold
+    default: Any = ...  # the value where nothing is said; ``...`` if it must be said
+    help: str = ""  # one sentence without a full stop; the choices are added to it
+    least: float | None = None  # of a number; ``above`` and ``below`` exclude the bound itself
     above: float | None = None
     most: float | None = None
     below: float | None = None
-    choices: Collection[str] = ()
-    others: str = ""
-    form: str = "text"
-    hint: str = ""
-    hidden: bool = False
-    identity: str = "always"
+    choices: Collection[str] = ()  # known texts, perhaps a table that grows; in any capitals
+    others: str = ""  # a regular expression for texts that are allowed beside the choices
+    form: str = "text"  # the form of a text that is not among the choices, in words
+    hint: str = ""  # a sentence for the end of a refusal
+    hidden: bool = False  # neither a key of a file nor an option of a command
+    identity: str = "always"  # or ``if set``, for a default that `to_dict` leaves out
 
     def check(self, value: Any) -> Any:
         """The value as it is stored: a known text in lower case, a fractional number as float.
@@ -176,17 +161,16 @@ def check(instance: Any) -> None:
 
 def to_dict(instance: Any) -> dict[str, Any]:
     """The settings of a dataclass, without defaults that are no part of an identity."""
-    found = {name: getattr(instance, name) for name in settings_of(instance.__class__)}
-    for name, described in settings_of(instance.__class__).items():
-        if described.identity == "if set" and found[name] == described.default:
-            del found[name]
-    return found
+    return {
+        name: getattr(instance, name)
+        for name, one in settings_of(instance.__class__).items()
+        if one.identity == "always" or getattr(instance, name) != one.default
+    }
 
 
-def documented(owner: type[T]) -> type[T]:
+def documented(owner: T) -> T:
     """Write the settings of a dataclass into its docstring."""
-    found = settings_of(typing.cast(Any, owner))
-    lines = [f"        {name}: {one.text}" for name, one in found.items()]
+    lines = [f"        {name}: {one.text}" for name, one in settings_of(owner).items()]
     owner.__doc__ = f"{(owner.__doc__ or '').rstrip()}\n\n    Args:\n" + "\n".join(lines) + "\n"
     return owner
 

@@ -119,15 +119,7 @@ class Evaluation(NamedTuple):
 
 
 class Objective(Protocol):
-    """A loss and a penalty are the same thing."""
+    """A loss and a penalty are the same thing; one that knows more has ``evaluate`` as well."""
 
     def __call__(self, posterior: Any, theta: Tensor) -> Tensor | Evaluation:
         """A scalar to minimize, or an :class:`Evaluation` that holds it."""
-
-
-@runtime_checkable
-class Evaluates(Protocol):
-    """An objective that returns a scalar when called, and knows more."""
-
-    def evaluate(self, posterior: Any, theta: Tensor) -> Evaluation:
-        """The scalar and its figures."""

@@ -3,6 +3,7 @@
 The site itself is built by ``make docs``, which also runs the tutorials.
 """
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -213,6 +214,52 @@ def test_a_function_that_does_not_exist_is_noticed():
     assert not exists("prudent.coverage.CoveragePenalty.papers")
 
 
+SOURCES = sorted((ROOT / "src" / "prudent").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
+DEFINED = {
+    node.id if isinstance(node, ast.Name) else node.name
+    for tree in TREES.values()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+}
+OPTIONS = {"--help", "--version"} | {
+    word for command in cli.commands.values() for one in command.params for word in one.opts
+}
+# Those of the programs that a cluster runs.
+FOREIGN = {"--constraint", "--lifetime", "--lifetime-stagger"}
+
+
+def texts(tree):
+    """All strings of a module: docstrings, messages, and what f-strings are made of."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def made_up(text):
+    """The names, functions and options in a text that do not exist."""
+    names = re.findall(r"\bprudent(?:\.\w+)+", text)
+    roles = re.findall(r":(?:func|class|meth|attr|data):`~?([\w.]+)`", text)
+    options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)
+    found = [name for name in names if not exists(name)]
+    found += [name for name in roles if not {*name.split(".")} <= {"prudent", *DEFINED, *PARTS}]
+    return found + [one for one in options if one not in OPTIONS | FOREIGN]
+
+
+PARTS = {part for path in SOURCES for part in path.with_suffix("").relative_to(ROOT).parts}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=page_id)
+def test_texts_of_the_code_name_what_exists(path):
+    assert [wrong for text in texts(TREES[path]) for wrong in made_up(text)] == []
+
+
+def test_a_text_that_names_something_else_is_noticed():
+    text = "Use prudent.adapt, :func:`fitt` or --wait; prudent.fit, :meth:`paper` and --debug are."
+    assert made_up(text) == ["prudent.adapt", "fitt", "--wait"]
+
+
 def test_every_page_begins_with_what_it_gives():
     for page in PAGES:
         if page.parent in (DOCS, ROOT) and page.name in ("index.md", "README.md"):
@@ -248,6 +295,13 @@ def test_generated_parts_name_everything():
     keys = {"run_keys": set(), "training_keys": set()}
     for key, setting in KEYS.items():
         keys["training_keys" if "." in key else "run_keys"].add(setting.name)
+        row = [
+            line
+            for line in parts["training_keys" if "." in key else "run_keys"].splitlines()
+            if line.startswith(f"| `{setting.name}` |")
+        ]
+        assert GENERATED.plain(f"{setting.help}.") in row[0]
+        assert row[0].endswith(f"| {setting.expected} |")
     for part, names in {**keys, "methods": GENERATED.METHODS}.items():
         for name in names:
             assert f"| `{name}` |" in parts[part]

@@ -6,8 +6,7 @@ import torch
 from references import agreement
 from references import spatial_sir as plain
 
-from prudent._randomness import generator
-from prudent._threads import threads
+from prudent._randomness import generator, threads
 from prudent.problems import spatial_sir
 
 PROBLEM = spatial_sir.problem()

@@ -1,10 +1,17 @@
 """A method is a row of the table: one that is added from outside goes all the way."""
 
+import dataclasses
+import subprocess
+import sys
+
 import pytest
 
 import prudent
+from command import prudent as command
 from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_results, load_runs, run_one
+from prudent.experiments.cost import seconds
+from prudent.experiments.sweep import read_sweep
 from prudent.reports import write_report
 from prudent.training import Options, methods
 from prudent.training.methods import METHODS, Look, Method
@@ -31,6 +38,52 @@ def test_a_row_trains_is_stored_loaded_and_reported(added, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert methods.look("somewhat").color in page
     assert "SOMEWHAT" in page
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+from prudent.experiments import load_results
+from prudent.experiments.launch import run_sweep
+from prudent.reports import write_report
+from prudent.training.methods import METHODS, Method
+
+METHODS["somewhat"] = Method("npe", "nll", "balance", 3.0, "posterior flow, somewhat balanced")
+
+if __name__ == "__main__":
+    print(run_sweep("my.toml", "runs", progress=False, workers=1))
+    write_report(load_results("runs"), "report.html")
+"""
+SWEEP = """
+problem = "gaussian"
+method = ["npe", "somewhat"]
+budget = 64
+num_test = 60
+training = {epochs = 1, batch_size = 32}
+"""
+
+
+@pytest.mark.process
+def test_a_row_of_a_script_goes_through_a_sweep(tmp_path):
+    """Its workers are other processes, which import the script as well."""
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    (tmp_path / "my.toml").write_text(SWEEP)
+    words = [sys.executable, "mine.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "{'done': 2, 'running': 0, 'failed': 0" in done.stdout, done.stderr
+    assert "SOMEWHAT" in (tmp_path / "report.html").read_text()
+
+
+def test_a_row_is_planned_and_its_terms_cost_something(added, monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "dear", dataclasses.replace(added, regularizer="a new term"))
+    path = tmp_path / "my.toml"
+    path.write_text(SWEEP.replace("somewhat", 'somewhat", "dear'))
+    plain, known, new = (seconds(config) for config in read_sweep(path).configs)
+    assert plain < known < new
+    done = command("sweep", str(path), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "method  npe somewhat dear" in done.stdout
 
 
 def test_the_objective_of_a_row(added):

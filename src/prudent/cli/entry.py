@@ -5,6 +5,7 @@ at once.
 """
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -17,7 +18,7 @@ from prudent import __version__
 from prudent.cli.demo import demo
 from prudent.cli.diagnose import diagnose
 from prudent.cli.options import EXIT_CODES
-from prudent.cli.output import fail, show
+from prudent.cli.output import plain, show
 from prudent.cli.problems import list_problems
 from prudent.cli.report import report
 from prudent.cli.simulate import simulate
@@ -90,24 +91,22 @@ def main() -> NoReturn:
     except Exception as error:
         if flags.get("debug"):
             raise
-        code = 2 if isinstance(error, InputError) else 1
-        message = (
-            f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
-            "with --debug and report what it says."
-        )
-        if isinstance(error, PrudentError):
-            message = str(error)
-    fail(message, code, as_json=flags.get("as_json", False))
+        code, message = 2 if isinstance(error, InputError) else 1, str(error)
+        if not isinstance(error, PrudentError):
+            message = (
+                f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
+                "with --debug and report what it says."
+            )
+    click.echo(f"Error: {plain(message)}", err=True)
+    if flags.get("as_json"):  # a script that asked for JSON gets errors as JSON too
+        show(json.dumps({"error": {"code": code, "message": message}}))
+    sys.exit(code)
 
 
 def _interruption(error: BaseException) -> str:
-    """What a command had to say when it was interrupted."""
-    origin: BaseException | None = error
-    while origin is not None:
-        if notes := getattr(origin, "__notes__", []):
-            return str(notes[-1])
-        origin = origin.__cause__
-    return INTERRUPTED
+    """What a command had to say when it was interrupted; click wraps what Ctrl-C raises."""
+    told = getattr(error, "__notes__", []) or getattr(error.__cause__, "__notes__", [])
+    return str(told[-1]) if told else INTERRUPTED
 
 
 def _listen_to_signals() -> None:

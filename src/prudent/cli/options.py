@@ -48,12 +48,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]
 
 
 def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[[Any], Any]:
-    """An option for each of some settings.
-
-    Args:
-        settings: The settings.
-        **changes: For a setting, by name, the arguments of :func:`click.option` that differ.
-    """
+    """An option for each setting; ``changes`` are arguments of click by the name of a setting."""
 
     def decorate(command: Any) -> Any:
         for one in reversed(list(settings)):

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -61,14 +61,6 @@ def say(text: str) -> None:
     """Tell what goes on, unless only the result is wanted."""
     if not asked_for("quiet", "as_json"):
         click.echo(plain(text), err=True)
-
-
-def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
-    """End with an error; a script that asked for JSON gets it as JSON too."""
-    click.echo(f"Error: {plain(message)}", err=True)
-    if as_json:
-        show(json.dumps({"error": {"code": code, "message": message}}))
-    sys.exit(code)
 
 
 def allow_import(problem: str | None) -> None:

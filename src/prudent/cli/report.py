@@ -38,7 +38,11 @@ def report(
     """
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
-    endings = _endings(formats, dpi)
+    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
+    if not endings or not {*endings} <= {"png", "svg", "pdf"}:
+        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    if not 10 <= dpi <= 2400:
+        raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
         check_writable(directory)
     from prudent.experiments import load_results
@@ -54,16 +58,6 @@ def report(
         _write_figures(results, Path(figures), endings, dpi)
     if show_it:
         _open(Path(output))
-
-
-def _endings(formats: str, dpi: int) -> list[str]:
-    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
-    unknown = [part for part in endings if part not in ("png", "svg", "pdf")]
-    if unknown or not endings:
-        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
-    if not 10 <= dpi <= 2400:
-        raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
-    return endings
 
 
 def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) -> None:

@@ -14,6 +14,8 @@ from prudent.errors import InputError
 from prudent.experiments.engines import local, open_engine
 from prudent.experiments.launch import LaunchOptions
 
+POOL = ("workers", "engine", "address")
+WORKERS = {"help": "Processes; they do not change the result."}
 # Suffixes that promise a file.
 FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
 
@@ -22,23 +24,13 @@ FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", "
 @click.argument("problem", type=PROBLEM)
 @click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
 @click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
-@click.option("--workers", default=1, help="Processes; they do not change the result.")
-@options([LAUNCH["engine"], LAUNCH["address"]])
+@options([LAUNCH[name] for name in POOL], workers=WORKERS)
 @click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
 @seed
 @as_json
 @quiet
 @debug
-def simulate(
-    problem: str,
-    num_simulations: int,
-    output: str,
-    workers: int,
-    engine: str,
-    address: str | None,
-    chunk_size: int | None,
-    seed: int,
-) -> None:
+def simulate(problem: str, num_simulations: int, output: str, **given: Any) -> None:
     """Simulate PROBLEM into a Zarr store; the same command continues a killed one.
 
     \b
@@ -47,23 +39,20 @@ def simulate(
       prudent simulate my_module:problem -n 1000 -o mine.zarr --workers 2
     """
     whole("num_simulations", num_simulations, 1)
-    LaunchOptions(workers, engine, address)  # refuses what cannot be used
+    launch = LaunchOptions(**{name: given.pop(name) for name in POOL})
     problems.check(problem)
-    _check_suffix(Path(output))
-    check_writable(Path(output).parent)
+    path = Path(output)
+    if path.suffix.lower() in FILES:
+        raise InputError(
+            f"`{path.name}` would be a directory with the name of a file; simulations go to a "
+            f"Zarr store, such as {path.with_suffix('.zarr').name}."
+        )
+    check_writable(path.parent)
     allow_import(problem)
     from prudent.datasets.simulate import simulate as fill
 
-    with _pool(engine, workers, address, Path(output)) as pool:
-        store = fill(
-            problem,
-            num_simulations,
-            output,
-            seed=seed,
-            chunk_size=chunk_size,
-            executor=pool,
-            progress=progress(),
-        )
+    with _pool(launch, path) as pool:
+        store = fill(problem, num_simulations, output, executor=pool, progress=progress(), **given)
     invalid = store.num_invalid()
     facts = {"path": output, "num_simulations": num_simulations, "invalid": invalid}
     if emit("simulate", facts):
@@ -74,16 +63,9 @@ def simulate(
     show(f"Simulations: {output} ({num_simulations:,} of {problem}{note})")
 
 
-def _check_suffix(output: Path) -> None:
-    if output.suffix.lower() in FILES:
-        raise InputError(
-            f"`{output.name}` would be a directory with the name of a file; simulations go to a "
-            f"Zarr store, such as {output.with_suffix('.zarr').name}."
-        )
-
-
-def _pool(name: str, workers: int, address: str | None, output: Path) -> Any:
+def _pool(launch: LaunchOptions, path: Path) -> Any:
     """Where the chunks are simulated; one local worker is this process."""
-    if name == "local" and address is None:
-        return local(workers) if workers > 1 else contextlib.nullcontext()
-    return open_engine(name, workers, output.with_name(f".{output.name}.work"), address=address)
+    if launch.engine == "local":
+        return local(launch.workers) if launch.workers > 1 else contextlib.nullcontext()
+    scratch = path.with_name(f".{path.name}.work")
+    return open_engine(launch.engine, launch.workers, scratch, address=launch.address)

@@ -1,19 +1,38 @@
-"""``prudent sweep``: many runs from one file."""
+"""``prudent sweep``: many runs from one file, and what is said about them."""
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from prudent._progress import duration
 from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
-from prudent.cli.output import allow_import, check_writable, progress, say
-from prudent.cli.status import plan_line, show_plan, show_result, show_status, watch_status
+from prudent.cli.output import (
+    allow_import,
+    asked_for,
+    check_writable,
+    emit,
+    progress,
+    say,
+    show,
+)
 from prudent.errors import InputError
+from prudent.experiments import store
 from prudent.experiments.launch import LaunchOptions, find_sweep, launch
-from prudent.experiments.status import Overview, states
+from prudent.experiments.status import STATES, Overview, RunState, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
+WATCH_SECONDS = 2.0
+MOST_LISTED = 10
+REASONS = {
+    "left": "new",
+    "failed": "failed before",
+    "interrupted": "interrupted",
+    "running": "running elsewhere",
+}
 BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 
 
@@ -33,12 +52,7 @@ BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 @quiet
 @debug
 def sweep(
-    file: str | None,
-    output: str | None,
-    changes: tuple[str, ...],
-    max_runs: int | None,
-    allow_code: bool,
-    **rest: Any,
+    file: str | None, output: str | None, changes: tuple[str, ...], max_runs: int | None, **do: Any
 ) -> None:
     """Run the grid of runs that the TOML FILE describes.
 
@@ -55,46 +69,34 @@ def sweep(
       prudent sweep sweeps/smoke.toml --engine dask --address tcp://10.0.0.1:8786
       prudent sweep -o runs/smoke --status
     """
-    looking = rest["status"] or rest["watch"]
-    plan, root = _plan(file, output, changes, max_runs, looking=looking)
-    how = LaunchOptions.of(plan.configs, **{name: rest[name] for name in LAUNCH})
-    verify = rest["verify"] and rest["status"]
-
-    def look() -> Overview:
-        found = states(plan.configs, root, verify=verify, look=looking)
-        return Overview(plan, root, found, how.workers)
-
-    if rest["watch"]:
-        watch_status(look)
-    elif rest["status"]:
-        show_status(look())
-    elif rest["dry_run"]:
-        show_plan(look())
-    else:
-        _check_trust(plan, file or "", allowed=allow_code)
-        if rest["print_script"]:
-            _print_script(plan, root, changes, max_runs)
-        else:
-            _run(look(), how)
-
-
-def _plan(
-    file: str | None,
-    output: str | None,
-    changes: tuple[str, ...],
-    max_runs: int | None,
-    *,
-    looking: bool,
-) -> tuple[Sweep, Path]:
-    """The sweep and its directory."""
+    looking = do["status"] or do["watch"]
     if output == "":
         raise InputError("the output is empty; choose a directory with -o.")
     if file is not None:
         plan = read_sweep(find_sweep(file), changes, max_runs)
-        return plan, Path("runs") / plan.name if output is None else Path(output)
-    if output is None or not looking:
+    elif output is not None and looking:
+        plan = stored_sweep(Path(output), max_runs)
+    else:
         raise InputError("name the FILE of the sweep, such as sweeps/smoke.toml.")
-    return stored_sweep(Path(output), max_runs), Path(output)
+    root = Path("runs") / plan.name if output is None else Path(output)
+    how = LaunchOptions.of(plan.configs, **{name: do[name] for name in LAUNCH})
+
+    def look() -> Overview:
+        found = states(plan.configs, root, verify=do["verify"] and do["status"], look=looking)
+        return Overview(plan, root, found, how.workers)
+
+    if do["watch"]:
+        _watch_status(look)
+    elif do["status"]:
+        _show_status(look())
+    elif do["dry_run"]:
+        _show_plan(look())
+    else:
+        _check_trust(plan, file or "", allowed=do["allow_code"])
+        if do["print_script"]:
+            _print_script(plan, root, changes, max_runs)
+        else:
+            _run(look(), how)
 
 
 def _check_trust(plan: Sweep, file: str, *, allowed: bool) -> None:
@@ -124,9 +126,136 @@ def _run(now: Overview, how: LaunchOptions) -> None:
     check_writable(now.root)
     for problem in sorted({one.config.problem for one in now.found if one.state != "done"}):
         allow_import(problem)
-    say(plan_line(now))
+    say(_plan_line(now))
     ended = launch(now.plan, now.root, now.found, how, progress())
     now = Overview(now.plan, now.root, ended, how.workers)
-    show_result(now)
+    _show_result(now)
     if now.counts["done"] < len(ended):
         sys.exit(1)
+
+
+def _plan_line(now: Overview) -> str:
+    """What is skipped, what is to do and why, and what it costs."""
+    numbers, expected, duplicates = now.counts, now.expected, now.plan.num_duplicates
+    reasons = [f"{numbers[name]:,} {word}" for name, word in REASONS.items() if numbers[name]]
+    left = len(now.found) - numbers["done"]
+    merged = f" {duplicates} duplicates merged." if duplicates else ""
+    skipped = f"Skipping {numbers['done']:,} finished runs; " if numbers["done"] else ""
+    if not left:
+        return f"All {len(now.found)} runs are finished.{merged}"
+    threads = max(one.config.threads for one in now.found)
+    source = "finished runs" if expected.corrected else "a table; another machine differs"
+    return (
+        f"{skipped}{left:,} to do ({', '.join(reasons)}). About "
+        f"{duration(expected.seconds, about=True)} on {now.workers} workers x {threads} thread, "
+        f"{expected.bytes / 1e6:,.0f} MB (from {source}).{merged}"
+    )
+
+
+def _show_plan(now: Overview) -> None:
+    """The answer to ``--dry-run``."""
+    facts = {
+        "path": str(now.root),
+        "num_runs": len(now.found),
+        "num_duplicates": now.plan.num_duplicates,
+        "counts": now.counts,
+        "workers": now.workers,
+        "seconds": round(now.expected.seconds, 1),
+        "bytes": now.expected.bytes,
+        "corrected": now.expected.corrected,
+    }
+    if emit("sweep-plan", facts):
+        return
+    show(f"{now.plan.name}: {len(now.found):,} runs in {now.root}")
+    for name in ("problem", "method", "budget", "seed"):
+        values = list(dict.fromkeys(getattr(one.config, name) for one in now.found))
+        listed = [f"{v:,}" if name == "budget" else str(v) for v in values[:MOST_LISTED]]
+        more = f" and {len(values) - MOST_LISTED} more" if len(values) > MOST_LISTED else ""
+        show(f"  {name:<8}{' '.join(listed)}{more}")
+    show(f"  first   {now.found[0].config}\n  last    {now.found[-1].config}")
+    show(_plan_line(now))
+
+
+def _show_status(now: Overview) -> None:
+    """The answer to ``--status``."""
+    if _emit_status(now):
+        return
+    left = duration(now.expected.seconds, about=True)
+    told = f"   about {left} left on {now.workers} workers"
+    counts = "   ".join(f"{name} {now.counts[name]:,}" for name in STATES)
+    show(f"{now.root}   {len(now.found):,} runs   {now.plan.source}")
+    show(f"  {counts}{told if now.counts['done'] < len(now.found) else ''}")
+    for one in now.of("running", "interrupted")[:MOST_LISTED]:
+        show(f"  {one.state}  {one.config}  {one.note}".rstrip())
+    _show_failures(now)
+
+
+def _watch_status(look: Callable[[], Overview]) -> None:
+    """The status until nothing is left: redrawn on a terminal, else a line per change."""
+    terminal = sys.stdout.isatty() and not asked_for("as_json")
+    last: dict[str, int] = {}
+    while True:
+        now = look()
+        if terminal:
+            click.clear()
+            _show_status(now)
+        elif now.counts != last:
+            last = now.counts
+            if not _emit_status(now):
+                show(" ".join(f"{name} {number}" for name, number in now.counts.items()))
+        if len(now.of("done", "failed")) == len(now.found):
+            return
+        sys.stdout.flush()
+        time.sleep(WATCH_SECONDS)
+
+
+def _show_result(now: Overview) -> None:
+    """What became of a sweep that was run."""
+    failed = now.of("failed")
+    facts = [
+        {
+            "run": one.config.identity,
+            "name": str(one.config),
+            "reason": one.note,
+            "path": str(store.unfinished_path(now.root / one.config.identity)),
+        }
+        for one in failed
+    ]
+    if emit("sweep", {"path": str(now.root), "counts": now.counts, "failed": facts}):
+        return
+    bad = f", {len(failed)} failed" if failed else ""
+    show(f"{now.counts['done']} of {len(now.found)} runs done{bad}: {now.root}")
+    _show_failures(now)
+    if not failed:
+        show(f"Next: prudent report {now.root} -o report.html")
+
+
+def _show_failures(now: Overview) -> None:
+    """Shows why runs failed; a reason that many share is one line with a count."""
+    alike: dict[str, list[RunState]] = {}
+    for one in now.of("failed"):
+        alike.setdefault(one.note, []).append(one)
+    most = sorted(alike.items(), key=lambda item: len(item[1]), reverse=True)
+    for reason, runs in most[:MOST_LISTED]:
+        first, more = runs[0].config, f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        show(f"  failed  {first}{more}: {reason}")
+        details = store.unfinished_path(now.root / first.identity) / store.ERROR
+        show(f"          details: {details}")
+    if len(alike) > MOST_LISTED:
+        show(f"  and {len(alike) - MOST_LISTED} other reasons")
+
+
+def _emit_status(now: Overview) -> bool:
+    facts = {
+        "path": str(now.root),
+        "source": now.plan.source,
+        "num_runs": len(now.found),
+        "counts": now.counts,
+        "seconds_left": round(now.expected.seconds, 1),
+        "unfinished": [
+            {"run": one.config.identity, "name": str(one.config), "state": one.state}
+            | ({"note": one.note} if one.note else {})
+            for one in now.of("running", "failed", "interrupted")
+        ],
+    }
+    return emit("sweep-status", facts)

@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from prudent._arrays import float32
-from prudent._randomness import derive, generator, numpy_seeded, seeded
-from prudent._threads import threads
+from prudent._randomness import derive, generator, numpy_seeded, seeded, threads
 from prudent.datasets._layout import BLOCK, REASONS
 from prudent.errors import DataError, one_line
 from prudent.problems.problem import Problem

@@ -12,7 +12,7 @@ import torch
 from prudent import problems
 from prudent._files import to_json
 from prudent._progress import Reporter
-from prudent._threads import threads
+from prudent._randomness import threads
 from prudent.datasets import Pairs, read
 from prudent.datasets.drawing import draw
 from prudent.diagnostics import Diagnosis, diagnose

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from prudent._threads import threads
+from prudent._randomness import threads
 from prudent.problems.problem import Problem, box
 
 SIDE = 50

@@ -18,15 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from prudent._randomness import seeded
-from prudent.contracts import (
-    Evaluates,
-    Evaluation,
-    LogRatio,
-    Objective,
-    Posterior,
-    Prior,
-    SampleAndLogProb,
-)
+from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior, SampleAndLogProb
 from prudent.coverage.penalty import CoveragePenalty
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
@@ -118,7 +110,7 @@ class WeightedSum:
         try:
             found = {}
             for name, term in self.objectives.items():
-                value = (term.evaluate if isinstance(term, Evaluates) else term)(posterior, theta)
+                value = getattr(term, "evaluate", term)(posterior, theta)
                 found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
             return found
         finally:
