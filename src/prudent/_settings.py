@@ -111,11 +111,13 @@ class Setting:
         if int not in self.types and float not in self.types:
             return ""
         name = "a number" if float in self.types else "a whole number"
-        left, low = (">=", self.least) if self.above is None else (">", self.above)
+        left, low = ("[", self.least) if self.above is None else ("(", self.above)
         right, high = ("]", self.most) if self.below is None else (")", self.below)
-        if high is not None:
-            return f"{name} in {'[' if left == '>=' else '('}{low:g}, {high:g}{right}"
-        return name if low is None else f"{name} {left} {low:g}"
+        if low is not None and high is not None:
+            return f"{name} in {left}{low:g}, {high:g}{right}"
+        if low is not None:
+            return f"{name} {'>=' if left == '[' else '>'} {low:g}"
+        return name if high is None else f"{name} {'<=' if right == ']' else '<'} {high:g}"
 
     @property
     def text(self) -> str:

@@ -121,6 +121,25 @@ def test_a_target_that_nobody_can_train_for_is_refused_before_the_work(tmp_path,
     assert str(raised.value) == words
 
 
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"least": 0}, "a number >= 0"),
+        ({"above": 0}, "a number > 0"),
+        ({"most": 9}, "a number <= 9"),
+        ({"below": 9}, "a number < 9"),
+        ({"least": 0, "below": 9}, "a number in [0, 9)"),
+        ({}, "a number"),
+    ],
+)
+def test_bounds_in_words(bounds, words):
+    described = Setting("size", (float,), **bounds)
+    assert described.expected == words
+    values = {-1.0: {"least", "above"}, 0.0: {"above"}, 9.0: {"below"}, 10.0: {"most", "below"}}
+    for value, refusing in values.items():
+        assert is_refused(described, value) == bool(refusing & set(bounds))
+
+
 def test_numbers_that_no_float_can_hold_are_refused():
     assert "expected a number" in message(Options, weight=10**400)
 
