@@ -20,7 +20,7 @@ ones below have five digits, one more than printed there.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -62,12 +62,12 @@ def reduced(masses: Tensor, spins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return total * SOLAR_MASS, first * second / total.square(), chi.clamp(*SPIN_RANGE)
 
 
-def _polynomials(table: Iterable[tuple[float, ...]], eta: Tensor, chi: Tensor) -> list[Tensor]:
-    """One polynomial (N, 1) for each row of the table."""
+def _polynomials(rows: Iterable[Sequence[float]], eta: Tensor, chi: Tensor) -> list[Tensor]:
+    """One polynomial (N, 1) for each row of coefficients."""
     # Summed term by term: a matrix product may round a row differently in another batch.
     terms = (eta, eta * chi, eta * chi**2, eta**2, eta**2 * chi, eta**3)
     zero = torch.zeros_like(eta)
-    return [sum((c * t for c, t in zip(row, terms, strict=True)), zero) for row in table]
+    return [sum((c * t for c, t in zip(row, terms, strict=True)), zero) for row in rows]
 
 
 def phase(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
