@@ -28,7 +28,7 @@ PARAMETERS = {
 
 
 class Product(Distribution):
-    """Independent parameters of different families: one ``factor`` without shape for each."""
+    """Independent parameters, each a distribution of one number from a family of its own."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
@@ -81,7 +81,7 @@ def check_prior(prior: Any, role: str = "prior") -> int:
 
 def log_prior(prior: Prior, theta: Tensor) -> Tensor:
     """Log-density of the prior, minus infinity outside its support instead of an error."""
-    if theta.device.type != "cpu":  # where every prior is
+    if theta.device.type != "cpu":  # check_prior made sure that the prior is there
         return log_prior(prior, theta.cpu()).to(theta.device)
     support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
     if support is None:

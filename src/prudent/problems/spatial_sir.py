@@ -119,7 +119,7 @@ def run_round(
 
 
 def run_block(theta: Tensor, images: Tensor, scratch: Scratch, generator: torch.Generator) -> None:
-    """Turn ``images`` (n, 3, SIDE, SIDE), which hold the seeds as infected, into the last ones."""
+    """Run an epidemic from the seeds, infected in ``images`` (n, 3, SIDE, SIDE), to its end."""
     meetings, duration = (geometric(theta[:, i], generator) for i in range(2))
     meetings -= 1
     seeds = images[:, 1] > 0
