@@ -5,6 +5,7 @@ returns it, to a few features. What looks odd in them is in the paper's code too
 that the counts of weights and the results can be compared. Weights start as torch starts them.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -27,17 +28,16 @@ def registered(kind: str) -> Callable[[Network], Network]:
 
     def register(network: Network) -> Network:
         make: Callable[..., None] = network.__init__
-        signature = inspect.signature(make)
 
+        @functools.wraps(make)
         def initialize(self: nn.Module, *args: Any, **keywords: Any) -> None:
             make(self, *args, **keywords)
-            bound = signature.bind(self, *args, **keywords)
+            bound = inspect.signature(make).bind(self, *args, **keywords)
             bound.apply_defaults()
             _, *arguments = bound.arguments.items()
             plain = {k: list(v) if isinstance(v, tuple) else v for k, v in arguments}
             self.spec = {"kind": kind, **plain}  # type: ignore[assignment]
 
-        initialize.__signature__ = signature  # type: ignore[attr-defined]
         network.__init__ = initialize  # type: ignore[method-assign]
         NETWORKS[kind] = network
         return network
