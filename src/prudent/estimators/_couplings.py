@@ -47,7 +47,7 @@ def _coupling(transform: Any, context: Tensor, values: Tensor) -> tuple[Tensor, 
     splines = _knots(parameters[:, first], bins)
     joined[..., first], log_slope = _inverse(values[..., first], *splines)
 
-    # The masked layers, without what the second half does not need of the first and the last.
+    # The conditioner again, for the second half alone: its last layer needs only those rows.
     layers = [(m.mask * m.weight, m.bias) for m in transform.hyper if hasattr(m, "mask")]
     (weight, bias), *middle, (last_weight, last_bias) = layers
     rows = (second[:, None] * total + torch.arange(total)).flatten()
