@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prudent import reports as reports
     from prudent import training as training
     from prudent.diagnostics.diagnosis import diagnose as diagnose
-    from prudent.estimators._load import load as load
+    from prudent.estimators import load as load
     from prudent.training.fitting import fit as fit
     from prudent.version import __version__ as __version__
 

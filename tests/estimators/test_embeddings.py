@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.estimators.embeddings import DilatedCNN, ResNet18, SeriesCNN
-from prudent.estimators.networks import MLP
+from prudent.estimators.networks import MLP, DilatedCNN, ResNet18, SeriesCNN
 
 # Class, its kind, an observation's shape, the features.
 CASES = [

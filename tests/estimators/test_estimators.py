@@ -235,8 +235,9 @@ def test_prior_density_outside_its_support_is_zero():
     assert log_prior(prior, theta[1:]).tolist() == [-torch.inf] * 2
 
 
-def test_a_flow_tells_the_density_of_its_draws():
-    estimator, _, x = make(FlowEstimator)
+@pytest.mark.parametrize("hidden", [None, (), (8,)])
+def test_a_flow_tells_the_density_of_its_draws(hidden):
+    estimator, _, x = make(FlowEstimator, hidden=hidden)
     posterior = estimator(x[:6])
     torch.manual_seed(0)
     noise = torch.randn(50, 6, estimator.dim)

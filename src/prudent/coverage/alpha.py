@@ -87,7 +87,7 @@ def unchecked_alpha(
 
 
 def effective_size(weight: Tensor) -> Tensor:
-    r"""The number of draws of equal weight that are worth as much, :math:`1 / \sum_j w_j^2`.
+    r"""The effective sample size of weighted draws, :math:`1 / \sum_j w_j^2`.
 
     Args:
         weight: Weights (L, N) that sum to one over the L draws.

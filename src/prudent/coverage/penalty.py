@@ -169,10 +169,10 @@ class CoveragePenalty(nn.Module):
             of the posterior.
         num_samples: The number of draws for each pair, L.
         target: ``"conservative"``, ``"calibrated"``, or a number in [0, 1] between the two.
-        indicator: The surrogate of :func:`prudent.coverage.alpha`, as is ``midpoint``.
-        computation: A setting of :func:`prudent.coverage.penalty`, as ``levels`` and ``distance``.
-        levels: The levels that the alphas are compared with.
-        distance: The reduction of the differences to one number.
+        indicator: The surrogate of the comparison; see :func:`prudent.coverage.alpha`.
+        computation: The axis of the comparison; see :func:`prudent.coverage.penalty`.
+        levels: The levels that the alphas are compared with; see the same function.
+        distance: The reduction of the differences to one number; see the same function.
         fraction: The share of each batch to look at, chosen at random; in evaluation mode all of
             it. Less than 1 needs a posterior with ``rows``.
         midpoint: Whether draws of exactly equal density count half.

@@ -22,58 +22,42 @@ from torch.nn import functional
 BOUND, SLOPE = 5.0, 1e-3
 
 
-class CouplingSplines:
-    """The inverse of a zuko NSF with ``passes=2``, given N contexts. No gradient.
+@torch.no_grad()
+def from_noise(flow: Any, context: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws (L, N, D) and their log-density (L, N) from standard normal noise (L, N, D).
 
-    Args:
-        flow: ``zuko.flows.NSF(features > 1, ..., passes=2)``.
-        context: (N, C).
+    For ``flow = zuko.flows.NSF(features > 1, ..., passes=2)`` and context (N, C); no gradient.
     """
-
-    @torch.no_grad()
-    def __init__(self, flow: Any, context: Tensor) -> None:
-        self.steps = [_Step(transform, context) for transform in flow.transform.transforms]
-
-    @torch.no_grad()
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Draws (L, N, D) and their log-density (L, N) from standard normal noise (L, N, D)."""
-        log_prob = -0.5 * noise.square().sum(-1) - 0.5 * noise.shape[-1] * math.log(2 * math.pi)
-        values = noise
-        for step in reversed(self.steps):
-            values, log_slope = step.inverse(values)
-            log_prob = log_prob + log_slope
-        return values, log_prob
+    values = noise
+    log_prob = -0.5 * noise.square().sum(-1) - 0.5 * noise.shape[-1] * math.log(2 * math.pi)
+    for transform in reversed(flow.transform.transforms):
+        values, log_slope = _coupling(transform, context, values)
+        log_prob = log_prob + log_slope
+    return values, log_prob
 
 
-class _Step:
-    def __init__(self, transform: Any, context: Tensor) -> None:
-        dim, total = len(transform.order), transform.total
-        self.bins, self.total = transform.shapes[0][0], total
-        self.first = (transform.order == 0).nonzero().squeeze(1)
-        self.second = (transform.order == 1).nonzero().squeeze(1)
-        zeros = context.new_zeros(len(context), dim)
-        parameters = transform.hyper(torch.cat((zeros, context), -1)).unflatten(-1, (dim, total))
-        self.splines = _knots(parameters[:, self.first], self.bins)
-        linear = [layer for layer in transform.hyper if hasattr(layer, "mask")]
-        weights = [layer.mask * layer.weight for layer in linear]
-        biases = [layer.bias for layer in linear]
-        self.offset = functional.linear(context, weights[0][:, dim:], biases[0])
-        self.weight = weights[0][:, self.first]
-        rows = (self.second[:, None] * total + torch.arange(total)).flatten()
-        last = (weights[-1][rows], biases[-1][rows])
-        self.layers = [*zip(weights[1:-1], biases[1:-1], strict=True), last]
+def _coupling(transform: Any, context: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs (L, N, D) of one transform, and its log-slope (L, N) there."""
+    dim, total, bins = len(transform.order), transform.total, transform.shapes[0][0]
+    first, second = ((transform.order == half).nonzero().squeeze(1) for half in (0, 1))
+    joined = torch.empty_like(values)
 
-    def inverse(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs (L, N, D), and the log-slope (L, N) of the transform there."""
-        first, log_slope = _inverse(values[..., self.first], *self.splines)
-        hidden = self.offset + functional.linear(first, self.weight)
-        for weight, bias in self.layers:
-            hidden = functional.linear(hidden.relu(), weight, bias)
-        splines = _knots(hidden.unflatten(-1, (-1, self.total)), self.bins)
-        second, more = _inverse(values[..., self.second], *splines)
-        joined = torch.empty_like(values)
-        joined[..., self.first], joined[..., self.second] = first, second
-        return joined, log_slope.sum(-1) + more.sum(-1)
+    zeros = context.new_zeros(len(context), dim)
+    parameters = transform.hyper(torch.cat((zeros, context), -1)).unflatten(-1, (dim, total))
+    splines = _knots(parameters[:, first], bins)
+    joined[..., first], log_slope = _inverse(values[..., first], *splines)
+
+    # The conditioner again, for the second half alone: its last layer needs only those rows.
+    layers = [(m.mask * m.weight, m.bias) for m in transform.hyper if hasattr(m, "mask")]
+    (weight, bias), *middle, (last_weight, last_bias) = layers
+    rows = (second[:, None] * total + torch.arange(total)).flatten()
+    hidden = functional.linear(context, weight[:, dim:], bias)
+    hidden = hidden + functional.linear(joined[..., first], weight[:, first])
+    for weight, bias in (*middle, (last_weight[rows], last_bias[rows])):
+        hidden = functional.linear(hidden.relu(), weight, bias)
+    splines = _knots(hidden.unflatten(-1, (-1, total)), bins)
+    joined[..., second], more = _inverse(values[..., second], *splines)
+    return joined, log_slope.sum(-1) + more.sum(-1)
 
 
 def _knots(parameters: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:

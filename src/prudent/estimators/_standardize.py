@@ -62,5 +62,5 @@ class Standardize(nn.Module):
         return self.location + self.scale * centered
 
     def log_scale(self) -> Tensor:
-        """The sum of the log scales: what a log-density gains by leaving the original units."""
+        """The sum of the log scales, by which log-densities of standardized values are larger."""
         return self.scale.log().sum()

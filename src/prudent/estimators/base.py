@@ -1,8 +1,7 @@
 """The common part of estimators: prior, standardization, embedding, and how they are saved."""
 
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,18 +12,15 @@ from prudent._files import dump_tensors, write_atomic
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError
 from prudent.estimators._standardize import Standardize
-from prudent.estimators.networks import build
+from prudent.estimators.networks import Embedding, build
 from prudent.estimators.priors import to_spec
 from prudent.history import History
 
 FORMAT = 1
 
-# A network, the specification of one of ours, or a function that makes one.
-Embedding = nn.Module | dict[str, Any] | Callable[[], nn.Module]
-
 
 class Saved(nn.Module):
-    """A network that knows how to write itself to one file: weights, and the rest as JSON."""
+    """A network that writes itself to one file: its weights, and the rest as JSON."""
 
     prior: Prior
     info: dict[str, Any]
@@ -83,18 +79,14 @@ class NeuralEstimator(Saved):
         hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.prior = prior
-        self.dim = dim
-        self.x_shape = tuple(x_shape)
+        self.prior, self.dim, self.x_shape = prior, dim, tuple(x_shape)
         self.hidden = tuple(self.default_hidden if hidden is None else hidden)
-        self.history = History()
-        self.info: dict[str, Any] = {}
+        self.history, self.info = History(), {}
         self.theta_scale = Standardize((dim,), squash=False)
         # Components of a vector differ in kind; the pixels of an image do not.
-        vector = len(self.x_shape) == 1
-        self.x_scale = Standardize(self.x_shape if vector else (), squash=True)
-        chosen = self.default_embedding() if embedding is None else embedding
-        self.embedding = _network(chosen)
+        scales = self.x_shape if len(self.x_shape) == 1 else ()
+        self.x_scale = Standardize(scales, squash=True)
+        self.embedding = build(self.default_embedding() if embedding is None else embedding)
         self.head = self.make_head(self._num_features())
 
     def default_embedding(self) -> dict[str, Any]:
@@ -104,11 +96,6 @@ class NeuralEstimator(Saved):
     def make_head(self, num_features: int) -> nn.Module:
         """The part of the network that sees theta."""
         raise NotImplementedError
-
-    @property
-    def num_inputs(self) -> int:
-        """The numbers in one observation."""
-        return math.prod(self.x_shape)
 
     def _num_features(self) -> int:
         training = self.embedding.training
@@ -137,8 +124,7 @@ class NeuralEstimator(Saved):
     def embed(self, x: Tensor) -> Tensor:
         """The features (N, F) of observations ``(N, *x_shape)``."""
         if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
-            single = tuple(x.shape) == self.x_shape
-            hint = " One observation? Pass x[None]." if single else ""
+            hint = " One observation? Pass x[None]." if tuple(x.shape) == self.x_shape else ""
             raise DataError(
                 f"expected `x` of shape {('N', *self.x_shape)}, got {tuple(x.shape)}.{hint}"
             )
@@ -175,15 +161,15 @@ class NeuralEstimator(Saved):
 class NeuralPosterior:
     """The posteriors of N observations: an estimator and the features (N, F) of these."""
 
-    def __init__(self, estimator: NeuralEstimator, features: Tensor) -> None:
+    def __init__(self, estimator: Any, features: Tensor) -> None:
         self.estimator, self.features = estimator, features
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __repr__(self) -> str:
-        name, number = type(self).__name__, self.estimator.dim
-        return f"<{name} of {len(self)} observations, {number} parameters>"
+        number, dim = len(self), self.estimator.dim
+        return f"<{type(self).__name__} of {number} observations, {dim} parameters>"
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""
@@ -192,15 +178,3 @@ class NeuralPosterior:
 
 # The kinds of estimator by name, each entered where its class is made.
 KINDS: dict[str, type[NeuralEstimator]] = {}
-
-
-def _network(embedding: Embedding) -> nn.Module:
-    if isinstance(embedding, nn.Module):
-        return embedding
-    network = build(embedding) if isinstance(embedding, dict) else embedding()
-    if not isinstance(network, nn.Module):
-        raise InputError(
-            f"expected `embedding` as a network or a function that makes one, got "
-            f"{type(network).__name__}."
-        )
-    return network

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError
-from prudent.estimators.base import NeuralEstimator, Saved
+from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import draw
@@ -60,12 +60,9 @@ class Ensemble(Saved):
         first = members[0]
         self.prior: Prior = first.prior
         self.dim, self.x_shape, self.normalized = first.dim, first.x_shape, first.normalized
-        self.history = History(
-            {"member": index, **row}
-            for index, member in enumerate(members)
-            for row in member.history
-        )
-        self.info: dict[str, Any] = {}
+        rows = ((index, row) for index, member in enumerate(members) for row in member.history)
+        self.history = History({"member": index, **row} for index, row in rows)
+        self.info = {}
 
     def __len__(self) -> int:
         return len(self.members)
@@ -86,19 +83,18 @@ class Ensemble(Saved):
         return f"<Ensemble of {len(self)} {method}: theta ({self.dim},), x {self.x_shape}>"
 
 
-class EnsemblePosterior:
-    """The average of the members' posteriors for N observations."""
+class EnsemblePosterior(NeuralPosterior):
+    """The average of the members' posteriors for N observations.
+
+    Attributes:
+        sampling: The report of the last :meth:`sample` from ratios, None before.
+    """
+
+    sampling: SamplingReport | None = None
 
     def __init__(self, estimator: Ensemble, parts: Sequence[Any]) -> None:
-        self.estimator, self.parts = estimator, list(parts)
-        self.sampling: SamplingReport | None = None
-
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def __repr__(self) -> str:
-        number = self.estimator.dim
-        return f"<EnsemblePosterior of {len(self)} observations, {number} parameters>"
+        super().__init__(estimator, parts[0].features)
+        self.parts = parts
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
@@ -111,15 +107,10 @@ class EnsemblePosterior:
         return _log_mean([part.log_prob(theta) for part in self.parts])
 
     def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
-        """Draw ``(*sample_shape, N, D)``.
-
-        Args:
-            sample_shape: The shape of the draws per observation.
-            method: For ratios, the method of :func:`prudent.estimators.sampling.draw`.
-        """
+        """Draw ``(*sample_shape, N, D)``; for ratios by a ``method`` as of ``sampling.draw``."""
         if not self.estimator.normalized:
             draws, self.sampling = draw(
-                self, self.estimator.prior, sample_shape, method, like=self.parts[0].features
+                self, self.estimator.prior, sample_shape, method, like=self.features
             )
             return draws
         # Each draw comes from a member chosen at random.
@@ -133,5 +124,5 @@ class EnsemblePosterior:
         return EnsemblePosterior(self.estimator, [part.rows(index) for part in self.parts])
 
 
-def _log_mean(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(values)).logsumexp(dim=0) - math.log(len(values))
+def _log_mean(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).logsumexp(dim=0) - math.log(len(values))

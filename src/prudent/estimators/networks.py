@@ -1,15 +1,24 @@
-"""The networks that are built by name, so that a saved estimator can be rebuilt from JSON."""
+"""The networks that are built by name, so that a saved estimator can be rebuilt from JSON.
 
+Those with convolutions are the embeddings of the paper: from an observation, as the simulator
+returns it, to a few features. What looks odd in them is in the paper's code too and is kept, so
+that the counts of weights and the results can be compared. Weights start as torch starts them.
+"""
+
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from prudent.errors import unknown_name
+from prudent.errors import InputError, unknown_name
 
 Network = TypeVar("Network", bound=type[nn.Module])
+# A network, the specification of one of ours, or a function that makes one.
+Embedding = nn.Module | dict[str, Any] | Callable[[], nn.Module]
 
 NETWORKS: dict[str, type[nn.Module]] = {}
 
@@ -19,17 +28,16 @@ def registered(kind: str) -> Callable[[Network], Network]:
 
     def register(network: Network) -> Network:
         make: Callable[..., None] = network.__init__
-        signature = inspect.signature(make)
 
+        @functools.wraps(make)
         def initialize(self: nn.Module, *args: Any, **keywords: Any) -> None:
             make(self, *args, **keywords)
-            bound = signature.bind(self, *args, **keywords)
+            bound = inspect.signature(make).bind(self, *args, **keywords)
             bound.apply_defaults()
             _, *arguments = bound.arguments.items()
             plain = {k: list(v) if isinstance(v, tuple) else v for k, v in arguments}
             self.spec = {"kind": kind, **plain}  # type: ignore[assignment]
 
-        initialize.__signature__ = signature  # type: ignore[attr-defined]
         network.__init__ = initialize  # type: ignore[method-assign]
         NETWORKS[kind] = network
         return network
@@ -39,13 +47,7 @@ def registered(kind: str) -> Callable[[Network], Network]:
 
 @registered("mlp")
 class MLP(nn.Module):
-    """Fully connected layers with SELU between them.
-
-    Args:
-        inputs: The number of inputs.
-        outputs: The number of outputs, which have no activation.
-        hidden: The width of each hidden layer.
-    """
+    """Fully connected layers of widths ``hidden`` with SELU after each; none after the outputs."""
 
     def __init__(self, inputs: int, outputs: int, hidden: Sequence[int] = (256,) * 6) -> None:
         super().__init__()
@@ -58,10 +60,8 @@ class MLP(nn.Module):
     def forward(self, values: Tensor, shared: Tensor | None = None) -> Tensor:
         """(..., inputs) to (..., outputs).
 
-        Args:
-            values: The inputs, or the first of them.
-            shared: The other inputs, (N, B) for values (..., N, A). The first layer sees them
-                once, however many values there are for each.
+        If ``values`` (..., N, A) are only the first of the inputs, the others are ``shared``
+        (N, B); the first layer sees those once, however many values there are for each.
         """
         first, *others = self.layers
         assert isinstance(first, nn.Linear)
@@ -90,14 +90,149 @@ class FlattenMLP(nn.Sequential):
         super().__init__(nn.Flatten(), MLP(inputs, outputs, hidden))
 
 
-def build(spec: dict[str, Any]) -> nn.Module:
-    """The network that a specification describes.
+@registered("series_cnn")
+class SeriesCNN(nn.Module):
+    """Convolutions and pooling for a time series, as used for Lotka-Volterra.
+
+    A convolution of width one without activation, then blocks of convolution, SELU and maximum
+    over three. Every other pooling halves the length, the first included: 1001 becomes 501, 501,
+    251, 251, 126, 126, 63, 63. The division of ``x`` by ``scale`` is part of the network, because
+    the paper divides populations by 100 and does nothing else to them.
+
+    Shape:
+        ``x`` (N, length, channels) to (N, features).
+    """
+
+    def __init__(
+        self,
+        length: int = 1001,
+        channels: int = 2,
+        width: int = 8,
+        num_blocks: int = 8,
+        scale: float = 100.0,
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv1d(channels, width, 1)]
+        for i in range(num_blocks):
+            stride = 2 if i % 2 == 0 else 1
+            layers += [nn.Conv1d(width, width, 3, padding=1), nn.SELU()]
+            layers += [nn.MaxPool1d(3, stride=stride, padding=1)]
+            length = (length - 1) // stride + 1
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.scale = scale
+        self.features = width * length
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of ``x``."""
+        output: Tensor = self.layers((x / self.scale).transpose(1, 2))
+        return output
+
+
+@registered("dilated_cnn")
+class DilatedCNN(nn.Module):
+    """Convolutions of width two whose reach doubles, as used for gravitational waves.
+
+    A convolution of width one without activation, then layers of convolution and SELU with
+    dilation 1, 2, 4 and so on, without padding. As many layers as it takes to turn a series of
+    ``2 ** num_layers`` points into a single one: 13 for 8192.
+
+    Shape:
+        ``x`` (N, channels, 2 ** num_layers), a channel for each detector, to (N, width).
+    """
+
+    def __init__(self, num_layers: int = 13, channels: int = 2, width: int = 16) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv1d(channels, width, 1)]
+        for i in range(num_layers):
+            layers += [nn.Conv1d(width, width, 2, dilation=2**i), nn.SELU()]
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of ``x``."""
+        output: Tensor = self.layers(x)
+        return output
+
+
+class ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut, added and activated."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, *, normalized: bool) -> None:
+        super().__init__()
+
+        def normalize() -> nn.Module:
+            return nn.BatchNorm2d(outputs) if normalized else nn.Identity()
+
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            normalize(),
+            nn.LeakyReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            normalize(),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(outputs))
+        self.activation = nn.LeakyReLU()
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, outputs, H / stride, W / stride), sides rounded up."""
+        output: Tensor = self.activation(self.convolutions(image) + self.shortcut(image))
+        return output
+
+
+@registered("resnet18")
+class ResNet18(nn.Module):
+    """ResNet-18 for images, as used for spatial SIR.
+
+    It differs from the usual one, and this is how the paper's code has it: LeakyReLU throughout;
+    batch normalization in the first block of each of the four stages and in the 1 x 1 shortcuts,
+    but neither after the first convolution nor in the second blocks; no convolution has a bias.
+
+    Batch statistics are used while training, so a row's features then depend on its batch, and the
+    batch must hold more than one image if the last stage sees a single pixel.
+
+    Shape:
+        ``x`` (N, channels, H, W) to (N, features), averaged over pixels, so for any H and W.
+    """
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        width = 64
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False),
+            nn.LeakyReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        ]
+        for planes, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            layers += [ResidualBlock(width, planes, stride, normalized=True)]
+            layers += [ResidualBlock(planes, planes, 1, normalized=False)]
+            width = planes
+        self.layers = nn.Sequential(*layers)
+        self.features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of ``x``."""
+        return torch.mean(self.layers(x), dim=(-2, -1))
+
+
+def build(network: Embedding) -> nn.Module:
+    """The network that is given, that a function makes, or that a specification describes.
 
     >>> build(MLP(3, 1, hidden=(8,)).spec).spec["hidden"]
     [8]
     """
-    arguments = dict(spec)
-    kind = arguments.pop("kind", None)
-    if kind not in NETWORKS:
-        raise unknown_name("network", kind, NETWORKS)
-    return NETWORKS[kind](**arguments)
+    if isinstance(network, dict):
+        arguments = dict(network)
+        kind = arguments.pop("kind", None)
+        if kind not in NETWORKS:
+            raise unknown_name("network", kind, NETWORKS)
+        return NETWORKS[kind](**arguments)
+    made = network if isinstance(network, nn.Module) else network()
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            "expected `embedding` as a network or a function that makes one, got "
+            f"{type(made).__name__}."
+        )
+    return made

@@ -6,6 +6,7 @@ the original units. Its support is the whole space: it can leak outside a bounde
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from prudent._settings import whole
 from prudent.contracts import Shape
-from prudent.estimators._couplings import CouplingSplines
+from prudent.estimators import _couplings
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.priors import log_prior
 
@@ -28,11 +29,9 @@ NUM_COMPARED = 2
 class FlowEstimator(NeuralEstimator):
     """A spline flow of coupling transforms, conditioned on embedded x.
 
-    Args:
-        *arguments: The arguments of :class:`NeuralEstimator`; ``hidden`` holds the widths of the
-            hidden layers of each transform's network.
-        transforms: The number of transforms; the paper has three, and one for a single parameter.
-        **keywords: The same by keyword.
+    It takes the arguments of :class:`NeuralEstimator`, where ``hidden`` holds the widths of the
+    hidden layers of each transform's network, and the number of ``transforms``: the paper has
+    three, and one for a single parameter.
     """
 
     kind = "npe"
@@ -46,7 +45,7 @@ class FlowEstimator(NeuralEstimator):
 
     def default_embedding(self) -> dict[str, Any]:
         """Three hidden layers of 64 down to ten numbers, as in the paper."""
-        return {"kind": "flatten_mlp", "inputs": self.num_inputs, "outputs": NUM_CONTEXT}
+        return {"kind": "flatten_mlp", "inputs": math.prod(self.x_shape), "outputs": NUM_CONTEXT}
 
     def make_head(self, num_features: int) -> nn.Module:
         """The flow."""
@@ -84,7 +83,9 @@ class FlowPosterior(NeuralPosterior):
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
-        return self.estimator.theta_scale.inverse(self._flow().rsample(torch.Size(sample_shape)))
+        draws = self._flow().rsample(torch.Size(sample_shape))
+        theta: Tensor = self.estimator.theta_scale.inverse(draws)
+        return theta
 
     @torch.no_grad()
     def sample(self, sample_shape: Shape = ()) -> Tensor:
@@ -102,9 +103,8 @@ class FlowPosterior(NeuralPosterior):
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
         scale, flow = self.estimator.theta_scale, self._flow()
-        if self.estimator.dim > 1:
-            splines = CouplingSplines(self.estimator.head, self.features)
-            draws, log_prob = splines.from_noise(noise)
+        if self.estimator.dim > 1 and self.estimator.hidden:
+            draws, log_prob = _couplings.from_noise(self.estimator.head, self.features, noise)
             some = flow.log_prob(draws[:NUM_COMPARED])
             if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
                 return scale.inverse(draws), log_prob - scale.log_scale()

@@ -62,10 +62,8 @@ class RatioPosterior(NeuralPosterior):
     def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
         """Draw ``(*sample_shape, N, D)``; how, and what the draws are worth, is in `sampling`.
 
-        Args:
-            sample_shape: The shape of the draws per observation.
-            method: ``"importance"``, ``"mcmc"`` or ``"auto"``; see
-                :func:`prudent.estimators.sampling.draw`.
+        The method is one of :func:`prudent.estimators.sampling.draw`: ``"importance"``,
+        ``"mcmc"`` or ``"auto"``.
         """
         draws, self.sampling = draw(
             self, self.estimator.prior, sample_shape, method, like=self.features

@@ -28,11 +28,7 @@ PARAMETERS = {
 
 
 class Product(Distribution):
-    """Independent parameters of different families.
-
-    Args:
-        factors: One distribution without event or batch shape per parameter.
-    """
+    """Independent parameters, each a distribution of one number from a family of its own."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
 
@@ -84,11 +80,8 @@ def check_prior(prior: Any, role: str = "prior") -> int:
 
 
 def log_prior(prior: Prior, theta: Tensor) -> Tensor:
-    """Log-density of the prior, minus infinity outside its support instead of an error.
-
-    A prior lives on the CPU, wherever theta does.
-    """
-    if theta.device.type != "cpu":
+    """Log-density of the prior, minus infinity outside its support instead of an error."""
+    if theta.device.type != "cpu":  # check_prior made sure that the prior is there
         return log_prior(prior, theta.cpu()).to(theta.device)
     support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
     if support is None:
@@ -115,13 +108,10 @@ def to_spec(prior: Any) -> dict[str, Any] | None:
     name = type(prior).__name__
     if name not in PARAMETERS or type(prior) is not getattr(distributions, name):
         return None
-    values = {key: getattr(prior, key).detach().cpu() for key in PARAMETERS[name]}
-    dtype = str(next(iter(values.values())).dtype).removeprefix("torch.")
-    return {
-        "class": name,
-        "dtype": dtype,
-        "parameters": {key: value.tolist() for key, value in values.items()},
-    }
+    parameters = {key: getattr(prior, key) for key in PARAMETERS[name]}
+    dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
+    values = {key: value.tolist() for key, value in parameters.items()}
+    return {"class": name, "dtype": dtype, "parameters": values}
 
 
 def from_spec(spec: Mapping[str, Any]) -> Distribution:

@@ -26,7 +26,6 @@ from prudent.estimators.priors import check_prior, from_table, to_spec
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.problems import Problem
-from prudent.problems._custom import import_attribute
 
 # The training rows that a run remembers, to recognize them among test pairs, and bytes of each.
 REMEMBERED = 4096
@@ -204,7 +203,7 @@ def _described(
     if prior.endswith((".toml", ".json")):
         found, names, units = from_table(read_settings(Path(prior)))
     else:
-        made: Any = import_attribute(prior) if ":" in prior else problems.get(prior)
+        made: Any = problems.import_attribute(prior) if ":" in prior else problems.get(prior)
         found = getattr(made, "prior", made)
         names = list(getattr(made, "parameter_names", ()))
     if (dim := check_prior(found)) != rows.dim:

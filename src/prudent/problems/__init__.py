@@ -11,7 +11,6 @@ so that listing them costs nothing.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import sys
@@ -19,13 +18,14 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prudent._files import sha256
 from prudent._lazy import attach
-from prudent.errors import unknown_name
+from prudent.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from prudent.problems._custom import custom as custom
     from prudent.problems.problem import Problem as Problem
     from prudent.problems.problem import box as box
+    from prudent.problems.problem import custom as custom
 
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
@@ -69,12 +69,33 @@ def get(name: str, **options: Any) -> Problem:
         **options: Passed to the problem, such as ``dim`` for ``gaussian``.
     """
     check(name)
-    if ":" in name:
-        from prudent.problems._custom import from_reference
+    if ":" not in name:
+        registered: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
+        return registered
+    from prudent.problems.problem import Problem
 
-        return from_reference(name)
-    problem: Problem = importlib.import_module(f"{__name__}.{name}").problem(**options)
-    return problem
+    found = import_attribute(name)
+    made = found() if callable(found) and not isinstance(found, Problem) else found
+    if not isinstance(made, Problem):
+        raise InputError(
+            f"`{name}` is a {type(made).__name__}; expected a Problem, such as "
+            "prudent.problems.custom(simulator, prior) makes."
+        )
+    return made
+
+
+def import_attribute(reference: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    module, _, attribute = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise InputError(
+            f"cannot import `{module}` of `{reference}`: {error}. Run from its directory, or "
+            "install it."
+        ) from error
+    except AttributeError as error:
+        raise InputError(f"`{module}` has no attribute `{attribute}`.") from error
 
 
 def source_digest(name: str) -> str:
@@ -99,6 +120,6 @@ def source_digest(name: str) -> str:
     if spec is None or spec.origin is None or not spec.has_location:
         return ""
     try:
-        return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()[:16]
+        return sha256(Path(spec.origin).read_bytes())[:16]
     except OSError:
         return ""

@@ -20,7 +20,7 @@ ones below have five digits, one more than printed there.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -30,14 +30,13 @@ MEGAPARSEC = 1.029271e14  # divided by c, in seconds
 SPIN_RANGE = (-0.85, 0.98)  # where the model was fitted
 
 # One row per order k; the columns belong to (eta, eta chi, eta chi^2, eta^2, eta^2 chi, eta^3).
-PHASE_ORDERS = (2, 3, 4, 6, 7)
-PHASE_TABLE = (
-    (-920.91, 492.13, 135.03, 6741.9, -1053.4, -13397.0),
-    (17022.0, -9565.9, -2182.1, -121370.0, 20752.0, 238590.0),
-    (-125440.0, 75066.0, 13382.0, 873540.0, -165730.0, -1693600.0),
-    (-889770.0, 631020.0, 50676.0, 5980800.0, -1414800.0, -11280000.0),
-    (869600.0, -670980.0, -30082.0, -5837900.0, 1514500.0, 10891000.0),
-)
+PHASE_TABLE = {
+    2: (-920.91, 492.13, 135.03, 6741.9, -1053.4, -13397.0),
+    3: (17022.0, -9565.9, -2182.1, -121370.0, 20752.0, 238590.0),
+    4: (-125440.0, 75066.0, 13382.0, 873540.0, -165730.0, -1693600.0),
+    6: (-889770.0, 631020.0, 50676.0, 5980800.0, -1414800.0, -11280000.0),
+    7: (869600.0, -670980.0, -30082.0, -5837900.0, 1514500.0, 10891000.0),
+}
 # One row for each of f1, f2, sigma and f3.
 CORNER_TABLE = (
     (0.6437, 0.827, -0.2706, -0.05822, -3.935, -7.092),
@@ -47,24 +46,10 @@ CORNER_TABLE = (
 )
 
 
-class Corners(NamedTuple):
-    """The frequencies (N, 1) in Hz at which the amplitude changes form, and the ringdown width."""
-
-    merger: Tensor
-    ringdown: Tensor
-    width: Tensor
-    cutoff: Tensor
-
-
 def reduced(masses: Tensor, spins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Total mass in seconds, :math:`\eta` and :math:`\chi` clipped to the fitted range.
+    r"""Total mass in seconds, :math:`\eta`, and :math:`\chi` clipped to the fitted range.
 
-    Args:
-        masses: Solar masses (N, 2).
-        spins: Spins along the orbital axis (N, 2).
-
-    Returns:
-        Three tensors (N, 1), float64.
+    From solar masses (N, 2) and spins along the orbital axis (N, 2); each (N, 1), float64.
 
     >>> total, eta, chi = reduced(torch.tensor([[30.0, 10.0]]), torch.tensor([[0.5, -0.5]]))
     >>> round(eta.item(), 4), round(chi.item(), 4)
@@ -77,14 +62,12 @@ def reduced(masses: Tensor, spins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return total * SOLAR_MASS, first * second / total.square(), chi.clamp(*SPIN_RANGE)
 
 
-def _polynomials(table: tuple[tuple[float, ...], ...], eta: Tensor, chi: Tensor) -> list[Tensor]:
-    """One polynomial (N, 1) for each row of the table.
-
-    Summed term by term: a matrix product may round a row differently in another batch.
-    """
+def _polynomials(rows: Iterable[Sequence[float]], eta: Tensor, chi: Tensor) -> list[Tensor]:
+    """One polynomial (N, 1) for each row of coefficients."""
+    # Summed term by term: a matrix product may round a row differently in another batch.
     terms = (eta, eta * chi, eta * chi**2, eta**2, eta**2 * chi, eta**3)
     zero = torch.zeros_like(eta)
-    return [sum((c * t for c, t in zip(row, terms, strict=True)), zero) for row in table]
+    return [sum((c * t for c, t in zip(row, terms, strict=True)), zero) for row in rows]
 
 
 def phase(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
@@ -98,18 +81,18 @@ def phase(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
         3: -16 * math.pi + 113 * chi / 3,
         4: 15293365 / 508032 - 405 * chi.square() / 8,
     }
-    series = dict(zip(PHASE_ORDERS, _polynomials(PHASE_TABLE, eta, chi), strict=True))
+    coefficients = _polynomials(PHASE_TABLE.values(), eta, chi)
     scale = math.pi * total
     psi = scale.pow(-5 / 3) * frequency.pow(-5 / 3)
-    for order, coefficient in series.items():
+    for order, coefficient in zip(PHASE_TABLE, coefficients, strict=True):
         power = (order - 5) / 3
         factor = scale.pow(power) * (coefficient + limits.get(order, 0.0))
         psi.addcmul_(factor, frequency.pow(power))
     return psi.mul_(3 / (128 * eta))
 
 
-def corners(total: Tensor, eta: Tensor, chi: Tensor) -> Corners:
-    """The frequencies where inspiral, merger and ringdown meet, from parameters (N, 1)."""
+def corners(total: Tensor, eta: Tensor, chi: Tensor) -> list[Tensor]:
+    r"""The frequencies f1 and f2, the width :math:`\sigma`, and f3, (N, 1) each in Hz."""
     rest = 1 - chi
     ring = 1 - 0.63 * rest.pow(0.3)
     limits = (
@@ -120,12 +103,12 @@ def corners(total: Tensor, eta: Tensor, chi: Tensor) -> Corners:
     )
     corrections = _polynomials(CORNER_TABLE, eta, chi)
     scale = math.pi * total
-    return Corners(*((a + b) / scale for a, b in zip(limits, corrections, strict=True)))
+    return [(a + b) / scale for a, b in zip(limits, corrections, strict=True)]
 
 
 def amplitude(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Tensor:
     """The amplitude A (N, K) in 1/Hz at one megaparsec, seen face on."""
-    at = corners(total, eta, chi)
+    merger_start, ringdown_start, width, cutoff = corners(total, eta, chi)
     scale = (math.pi * total).pow(1 / 3)
     second = -323 / 224 + 451 * eta / 168
     third = (27 / 8 - 11 * eta / 6) * chi
@@ -140,26 +123,21 @@ def amplitude(frequency: Tensor, total: Tensor, eta: Tensor, chi: Tensor) -> Ten
         v = scale * f.pow(1 / 3)
         return f.pow(-2 / 3) * (1 + v * (linear + quadratic * v))
 
-    joined = inspiral(at.merger) / merger(at.merger)
-    height = joined * merger(at.ringdown)
-    square = at.width.square() / 4
-    ringing = height * square / ((frequency - at.ringdown).square() + square)
-    shape = torch.where(frequency < at.ringdown, joined * merger(frequency), ringing)
-    shape = torch.where(frequency < at.merger, inspiral(frequency), shape)
+    joined = inspiral(merger_start) / merger(merger_start)
+    height = joined * merger(ringdown_start)
+    square = width.square() / 4
+    ringing = height * square / ((frequency - ringdown_start).square() + square)
+    shape = torch.where(frequency < ringdown_start, joined * merger(frequency), ringing)
+    shape = torch.where(frequency < merger_start, inspiral(frequency), shape)
     size = total.pow(5 / 6) * math.pi ** (-2 / 3) * (5 * eta / 24).sqrt() / MEGAPARSEC
-    return shape * torch.where(frequency < at.cutoff, size, 0.0)
+    return shape * torch.where(frequency < cutoff, size, 0.0)
 
 
 def strain(frequency: Tensor, masses: Tensor, spins: Tensor) -> Tensor:
     """The strain at one megaparsec, face on, with phase and time of coalescence left at zero.
 
-    Args:
-        frequency: Positive frequencies in Hz (K,), float64.
-        masses: Solar masses (N, 2).
-        spins: Spins along the orbital axis (N, 2).
-
-    Returns:
-        Complex (N, K), in 1/Hz.
+    At positive frequencies in Hz (K,), float64; from solar masses (N, 2) and spins along the
+    orbital axis (N, 2); complex (N, K), in 1/Hz.
     """
     parameters = reduced(masses, spins)
     psi = phase(frequency, *parameters)

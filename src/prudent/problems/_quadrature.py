@@ -1,29 +1,19 @@
 """Gauss-Legendre quadrature for the exact posteriors."""
 
 from functools import cache
-from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
-
-@cache
-def _rule(num_nodes: int) -> tuple[Any, Any]:
-    # Kept as arrays: a cached tensor would carry the grad mode of the first call into later ones.
-    return numpy.polynomial.legendre.leggauss(num_nodes)
+# Arrays: a cached tensor would carry the grad mode of the first call into later ones.
+_rule = cache(numpy.polynomial.legendre.leggauss)
 
 
 def gauss_legendre(lower: Tensor, upper: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on the intervals [lower, upper], in float64.
+    """Nodes and weights ``(num_nodes, *shape)`` on the intervals [lower, upper], in float64.
 
-    Args:
-        lower: Left ends, of any shape.
-        upper: Right ends, of a shape that broadcasts with ``lower``.
-        num_nodes: Nodes per interval; polynomials up to degree 2 num_nodes - 1 are exact.
-
-    Returns:
-        Nodes and weights, each ``(num_nodes, *shape)``. An empty interval has weights 0.
+    Polynomials up to degree 2 num_nodes - 1 are exact. An empty interval has weights 0.
 
     >>> node, weight = gauss_legendre(torch.tensor(0.0), torch.tensor(3.0), 4)
     >>> round(float((weight * node**2).sum()), 12)

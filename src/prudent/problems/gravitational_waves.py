@@ -28,7 +28,7 @@ nor taper at the start of the signal, and in the scale: noise of standard deviat
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,10 +51,7 @@ BLOCK = 16
 
 LIGHT_SPEED = 299792458.0
 # Earth-fixed, H1 then L1: places in meters, and the response tensors.
-PLACES = (
-    (-2161414.926, -3834695.179, 4600350.227),
-    (-74276.045, -5496283.720, 3224257.017),
-)
+PLACES = ((-2161414.926, -3834695.179, 4600350.227), (-74276.045, -5496283.720, 3224257.017))
 RESPONSES = (
     (
         (-0.392614, -0.077614, -0.247389),
@@ -84,8 +81,7 @@ class Source(NamedTuple):
 def source(uniform: Tensor) -> Source:
     """Nuisance parameters from standard uniform numbers (N, 8).
 
-    Spins and angles are uniform, orientation and direction uniform on the sphere, the distance
-    uniform in volume.
+    Orientation and direction are uniform on the sphere, the distance is uniform in volume.
 
     >>> source(torch.full((1, NUM_NUISANCES), 0.5)).cos_inclination
     tensor([0.])
@@ -109,10 +105,8 @@ def frequencies() -> Tensor:
 
 
 def noise_density(frequency: Tensor) -> Tensor:
-    """One-sided density of the noise in 1/Hz: a fit of the zero-detuning, high-power design.
-
-    Ajith 2011, Phys. Rev. D 84, 084037.
-    """
+    """One-sided density of the noise in 1/Hz: a fit of the zero-detuning, high-power design."""
+    # Ajith 2011, Phys. Rev. D 84, 084037.
     x = frequency / 245.4
     falling = 0.0152 * x.pow(-4) - 6.5080 * x.pow(3 / 4)
     rising = 0.2935 * x.pow(9 / 4) + 2.7951 * x.pow(3 / 2)
@@ -120,14 +114,11 @@ def noise_density(frequency: Tensor) -> Tensor:
 
 
 def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The response of H1 and L1 to a source.
+    r"""The patterns plus and cross of H1 and L1 (N, 2), and the delay of L1 in seconds (N,).
 
-    The plus and cross patterns are :math:`X^T D X - Y^T D Y` and :math:`2 X^T D Y`, for the axes
-    X, Y of the polarization and the detector's response D. Position and polarization are uniform,
-    so the rotation of the Earth drops out and they are taken in the Earth's frame.
-
-    Returns:
-        The patterns plus and cross, (N, 2) each, and the delay of L1 after H1 in seconds (N,).
+    The patterns are :math:`X^T D X - Y^T D Y` and :math:`2 X^T D Y`, for the axes X, Y of the
+    polarization and the detector's response D. Position and polarization are uniform, so the
+    rotation of the Earth drops out and they are taken in the Earth's frame.
     """
     sine, cosine = at.longitude.sin(), at.longitude.cos()
     up, flat = at.sin_latitude, (1 - at.sin_latitude.square()).clamp(min=0).sqrt()
@@ -149,14 +140,10 @@ def antenna(at: Source) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def peak_time(spectrum: Tensor) -> Tensor:
-    """The time at which the envelope of a signal is largest.
+    """The time in seconds (N,), from -4 to 4, at which the envelope of a signal is largest.
 
-    Args:
-        spectrum: Values at :func:`frequencies` (N, K), complex.
-
-    Returns:
-        Seconds (N,), from -4 to 4: the vertex of the parabola through the largest sample of the
-        squared envelope and its neighbors.
+    The vertex of the parabola through the largest sample of the squared envelope and its
+    neighbors. The complex spectrum (N, K) holds values at :func:`frequencies`.
     """
     padded = spectrum.new_zeros(len(spectrum), SEGMENT)
     padded[:, SEGMENT // 2 - spectrum.shape[1] : SEGMENT // 2] = spectrum
@@ -170,15 +157,7 @@ def peak_time(spectrum: Tensor) -> Tensor:
 
 
 def signal(theta: Tensor, at: Source) -> Tensor:
-    """The whitened signals without noise.
-
-    Args:
-        theta: Solar masses (N, 2).
-        at: The N sources, float64.
-
-    Returns:
-        Samples (N, 2, 8192), float64.
-    """
+    """The whitened signals (N, 2, 8192) without noise, of masses (N, 2) and N sources, float64."""
     frequency = frequencies()
     strain = _phenom_b.strain(frequency, theta, at.spins)
     start = MERGER_TIME - peak_time(strain)
@@ -213,14 +192,9 @@ def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     return x
 
 
-NETWORKS: dict[str, dict[str, Any]] = {
-    "nre": {"embedding": {"kind": "dilated_cnn"}, "hidden": [128] * 3},
-    "npe": {"embedding": {"kind": "dilated_cnn"}},
-}
-
-
 def problem() -> Problem:
     """The gravitational-wave benchmark, with a closed-form waveform."""
+    embedding = {"kind": "dilated_cnn"}
     return Problem(
         name="gravitational_waves",
         prior=box([MASS_RANGE[0]] * 2, [MASS_RANGE[1]] * 2),
@@ -228,5 +202,8 @@ def problem() -> Problem:
         x_shape=(2, NUM_SAMPLES),
         parameter_names=("mass_1", "mass_2"),
         units=("solar masses", "solar masses"),
-        networks=NETWORKS,
+        networks={
+            "nre": {"embedding": embedding, "hidden": [128] * 3},
+            "npe": {"embedding": embedding},
+        },
     )

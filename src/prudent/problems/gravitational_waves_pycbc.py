@@ -28,25 +28,16 @@ import torch
 from torch import Tensor
 
 from prudent._extras import require
-from prudent.problems import gravitational_waves
-from prudent.problems.gravitational_waves import (
-    LOWEST_FREQUENCY,
-    MERGER_TIME,
-    NUM_NUISANCES,
-    NUM_SAMPLES,
-    SAMPLE_RATE,
-    Source,
-    source,
-)
+from prudent.problems import gravitational_waves as gw
+from prudent.problems.gravitational_waves import SAMPLE_RATE, Source
 from prudent.problems.problem import Problem
 
 APPROXIMANT = "IMRPhenomPv2"
-DETECTORS = ("H1", "L1")
 GPS_TIME = 100
 SIGNAL_LENGTH = 128 * SAMPLE_RATE
 NOISE_LENGTH = 32 * SAMPLE_RATE
 MIDDLE = NOISE_LENGTH // 2
-START = MIDDLE - int(MERGER_TIME * SAMPLE_RATE)
+START = MIDDLE - int(gw.MERGER_TIME * SAMPLE_RATE)
 WHITENING_SECONDS = 4
 FILTER_ORDER = 512
 
@@ -58,26 +49,19 @@ def _pycbc(part: str) -> Any:
 
 @cache
 def _detectors() -> list[Any]:
-    ground = _pycbc("detector")
-    return [ground.Detector(name) for name in DETECTORS]
+    return [_pycbc("detector").Detector(name) for name in ("H1", "L1")]
 
 
 @cache
 def _noise_density() -> Any:
-    length = NOISE_LENGTH // 2 + 1
-    step = SAMPLE_RATE / NOISE_LENGTH
-    return _pycbc("psd").aLIGOZeroDetHighPower(length, step, LOWEST_FREQUENCY)
+    length, step = NOISE_LENGTH // 2 + 1, SAMPLE_RATE / NOISE_LENGTH
+    return _pycbc("psd").aLIGOZeroDetHighPower(length, step, gw.LOWEST_FREQUENCY)
 
 
 def signal(theta: Tensor, at: Source) -> Tensor:
-    """The strain of one source without noise, not whitened.
+    """The strain (2, 65536) of masses (2,) and a single source, neither noisy nor whitened.
 
-    Args:
-        theta: Solar masses (2,).
-        at: One source, every field with a first axis of length 1.
-
-    Returns:
-        Samples (2, 65536), float64: 32 s, with the merger after 16 s in H1.
+    It lasts 32 s, with the merger after 16 s in H1.
     """
     plus, cross = _pycbc("waveform").get_td_waveform(
         approximant=APPROXIMANT,
@@ -88,7 +72,7 @@ def signal(theta: Tensor, at: Source) -> Tensor:
         distance=float(at.distance),
         coa_phase=float(at.phase),
         inclination=math.acos(float(at.cos_inclination)),
-        f_lower=LOWEST_FREQUENCY,
+        f_lower=gw.LOWEST_FREQUENCY,
         delta_t=1 / SAMPLE_RATE,
     )
     sky = (float(at.longitude), math.asin(float(at.sin_latitude)))
@@ -121,23 +105,21 @@ def simulate_one(theta: Tensor, at: Source, seeds: tuple[int, int]) -> Tensor:
         noise = make_noise(NOISE_LENGTH, 1 / SAMPLE_RATE, _noise_density(), seed=seed)
         total = noise + series(strain.numpy(), delta_t=1 / SAMPLE_RATE)
         white = total.whiten(WHITENING_SECONDS, WHITENING_SECONDS, remove_corrupted=False)
-        passed = white.highpass_fir(LOWEST_FREQUENCY, FILTER_ORDER, remove_corrupted=False)
-        observed.append(torch.from_numpy(passed.numpy()[START : START + NUM_SAMPLES]))
+        passed = white.highpass_fir(gw.LOWEST_FREQUENCY, FILTER_ORDER, remove_corrupted=False)
+        observed.append(torch.from_numpy(passed.numpy()[START : START + gw.NUM_SAMPLES]))
     return torch.stack(observed)
 
 
 def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
     """Observations (N, 2, 8192): H1 and L1, whitened; some tenths of a second for each row."""
-    x = torch.empty(len(theta), 2, NUM_SAMPLES)
+    x = torch.empty(len(theta), 2, gw.NUM_SAMPLES)
     for row in range(len(theta)):
-        uniform = torch.rand(1, NUM_NUISANCES, dtype=torch.float64, generator=generator)
+        uniform = torch.rand(1, gw.NUM_NUISANCES, dtype=torch.float64, generator=generator)
         first, second = torch.randint(1, 2**31, (2,), generator=generator).tolist()
-        x[row] = simulate_one(theta[row], source(uniform), (first, second))
+        x[row] = simulate_one(theta[row], gw.source(uniform), (first, second))
     return x
 
 
 def problem() -> Problem:
     """The gravitational-wave benchmark as published; simulating needs PyCBC and LALSuite."""
-    return replace(
-        gravitational_waves.problem(), name="gravitational_waves_pycbc", simulator=simulate
-    )
+    return replace(gw.problem(), name="gravitational_waves_pycbc", simulator=simulate)

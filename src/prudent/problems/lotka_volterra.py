@@ -50,14 +50,9 @@ BLOCK = 8000
 
 
 def run_block(rates: Tensor, uniforms: Tensor) -> Tensor:
-    """All paths of one block at once.
+    """Predators and prey after each event (NUM_EVENTS, 2, n), all paths of a block at once.
 
-    Args:
-        rates: The four rates (4, n).
-        uniforms: One number in [0, 1) for each event (NUM_EVENTS, n).
-
-    Returns:
-        Predators and prey after each event (NUM_EVENTS, 2, n).
+    From the four rates (4, n) and one number in [0, 1) for each event (NUM_EVENTS, n).
     """
     num_rows = rates.shape[1]
     path = torch.empty(NUM_EVENTS + 1, 2, num_rows)

@@ -1,15 +1,28 @@
-"""A problem: a name, a prior, a simulator, and the shapes between them."""
+"""A problem: a name, a prior, a simulator, and the shapes between them.
 
-from collections.abc import Callable, Mapping
+Anybody's simulator becomes one by :func:`custom`. It may take a batch or a single theta, numpy
+arrays or tensors, and draw its randomness from a ``generator`` (torch) or ``rng`` (numpy) argument
+if it has one, otherwise from the global generators, which are seeded for the call and then
+restored.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
-from prudent._randomness import generator, seeded
-from prudent.errors import DataError
+from prudent._arrays import float32
+from prudent._randomness import generator, numpy_seeded, seeded
+from prudent.errors import DataError, InputError, one_line
+
+Simulator = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def box(low: list[float], high: list[float]) -> Distribution:
@@ -43,7 +56,7 @@ class Problem:
 
     name: str
     prior: Distribution
-    simulator: Callable[[Tensor, torch.Generator], Tensor] = field(repr=False)
+    simulator: Simulator = field(repr=False)
     x_shape: tuple[int, ...]
     parameter_names: tuple[str, ...]
     units: tuple[str, ...] = ()
@@ -104,3 +117,88 @@ class Problem:
         with seeded(seed, self.name, stream, "prior"):
             theta = self.prior.sample((num_simulations,))
         return theta, self.simulate(theta, generator(seed, self.name, stream, "simulator"))
+
+
+def custom(
+    simulator: Callable[..., Any],
+    prior: Distribution,
+    *,
+    name: str = "custom",
+    parameter_names: Sequence[str] | None = None,
+    batched: bool | None = None,
+) -> Problem:
+    """Make a problem of a simulator and a prior.
+
+    Args:
+        simulator: ``theta -> x``, for a batch (N, D) or for one theta (D,).
+        prior: A torch distribution with event_shape (D,).
+        name: The name in listings, from which seeds are derived as well.
+        parameter_names: D names for plots; the default numbers them.
+        batched: Whether the simulator takes batches; None tries, with a few draws of the prior.
+
+    >>> prior = box([0.0, 0.0], [1.0, 1.0])
+    >>> problem = custom(lambda theta, rng: theta[0] + rng.normal(size=3), prior)
+    >>> problem.x_shape
+    (3,)
+    """
+    if not isinstance(prior, Distribution) or len(prior.event_shape) != 1 or prior.batch_shape:
+        raise InputError(
+            "expected a prior as a torch distribution with event_shape (D,) and no batch_shape, "
+            f"got {type(prior).__name__}; wrap it in torch.distributions.Independent(prior, 1)."
+        )
+    dim = prior.event_shape[0]
+    names = tuple(parameter_names or (f"theta_{i + 1}" for i in range(dim)))
+    if len(names) != dim:
+        raise InputError(f"expected {dim} parameter names, got {len(names)}: {', '.join(names)}.")
+    with seeded(0, "trial"):
+        theta = prior.sample((3,))
+    trial = torch.Generator().manual_seed(0)
+    batches = (True, False) if batched is None else (batched,)
+    reason = ""
+    for take_batch, as_numpy in product(batches, (False, True)):
+        run = _batched(simulator, as_numpy=as_numpy, take_batch=take_batch)
+        try:
+            with warnings.catch_warnings():
+                # Numpy takes tensors for a while still, but complains.
+                warnings.simplefilter("error", DeprecationWarning)
+                # Two sizes: an x of two numbers could pass for a batch of two.
+                x = run(theta[:2], trial)
+                if take_batch:
+                    run(theta, trial)
+        except Exception as error:
+            reason = one_line(error)
+        else:
+            return Problem(name, prior, run, tuple(x.shape[1:]), names)
+    raise InputError(
+        "the simulator failed on draws from the prior, as a batch and one by one, with tensors "
+        f"and with arrays. The last reason: {reason}"
+    )
+
+
+def _batched(simulator: Callable[..., Any], *, as_numpy: bool, take_batch: bool) -> Simulator:
+    """The simulator of a problem, made of one that may take arrays or a single theta."""
+    try:
+        parameters = set(inspect.signature(simulator).parameters)
+    except (TypeError, ValueError):
+        parameters = set()
+
+    def call(theta: Tensor, generator: torch.Generator) -> Any:
+        given = theta.double().numpy() if as_numpy else theta.clone()
+        if "generator" in parameters:
+            return simulator(given, generator=generator)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        if "rng" in parameters:
+            return simulator(given, rng=np.random.default_rng(seed))
+        with seeded(seed), numpy_seeded(seed):
+            return simulator(given)
+
+    def simulate(theta: Tensor, generator: torch.Generator) -> Tensor:
+        if take_batch:
+            x = float32("x", call(theta, generator)).clone()
+            if x.ndim == 0 or len(x) != len(theta):
+                raise InputError(f"a batch of {len(theta)} theta gave x of shape {tuple(x.shape)}")
+        else:
+            x = torch.stack([float32("x", call(row, generator)) for row in theta])
+        return x.unsqueeze(-1) if x.ndim == 1 else x
+
+    return simulate

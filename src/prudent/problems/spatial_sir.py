@@ -79,8 +79,8 @@ def run_round(
         wait: Infected neighbors that a cell can meet unharmed; negative once infected. int8.
         age: Steps since infection; NEVER for a susceptible cell. uint8, where NEVER + 1 is 0.
         limit: The age at which a cell recovers, its last as an infected one. uint8.
-        scratch: Room for at least as many lattices.
-        generator: Gives the bits for the meetings.
+        scratch: Memory for at least as many lattices.
+        generator: The generator of the bits for the meetings.
 
     Returns:
         Which lattices (n,) still have a susceptible cell beside an infected one. Without one,
@@ -119,7 +119,7 @@ def run_round(
 
 
 def run_block(theta: Tensor, images: Tensor, scratch: Scratch, generator: torch.Generator) -> None:
-    """Turn ``images`` (n, 3, SIDE, SIDE), which hold the seeds as infected, into the last ones."""
+    """Run an epidemic from the seeds, infected in ``images`` (n, 3, SIDE, SIDE), to its end."""
     meetings, duration = (geometric(theta[:, i], generator) for i in range(2))
     meetings -= 1
     seeds = images[:, 1] > 0
@@ -144,9 +144,7 @@ def run_block(theta: Tensor, images: Tensor, scratch: Scratch, generator: torch.
             rows, wait, age, limit = (p.index_select(0, stay) for p in (rows, wait, age, limit))
         if len(rows) == 0:
             break
-    last_age, limits = (
-        part.unflatten(1, (WIDTH, WIDTH))[:, :-1, :-1] for part in (last_age, limits)
-    )
+    last_age, limits = (p.unflatten(1, (WIDTH, WIDTH))[:, :-1, :-1] for p in (last_age, limits))
     hit = last_age != NEVER
     images[:, 0] = ~hit
     images[:, 1] = last_age <= limits

@@ -20,7 +20,7 @@ from prudent.datasets import Data, Pairs, Store, Stream
 from prudent.datasets.readers import open_rows, read
 from prudent.errors import DataError, InputError
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
-from prudent.estimators.base import Embedding
+from prudent.estimators.networks import Embedding
 from prudent.estimators.priors import check_prior, log_prior, to_spec
 from prudent.problems.problem import Problem
 from prudent.training import methods
