@@ -14,14 +14,7 @@ from matplotlib.figure import Figure
 
 from prudent.errors import unknown_name
 from prudent.experiments.results import Results
-from prudent.reports.figures import (
-    budgets,
-    corner,
-    coverage,
-    intuition,
-    one_run,
-    penalty,
-)
+from prudent.reports.figures import budgets, corner, coverage, intuition, one_run, penalty
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -50,87 +43,48 @@ class Entry:
 
 
 _ENTRIES = (
-    Entry(
-        coverage.coverage,
-        "curves",
+    Entry(coverage.coverage, "curves",
         "Do regions of every credibility level hold the truth as often as they say?",
-        "On the diagonal is calibrated, above it is cautious, below it is over-confident.",
-    ),
-    Entry(
-        budgets.log_posterior,
-        "runs",
+        "On the diagonal is calibrated, above it is cautious, below it is over-confident."),
+    Entry(budgets.log_posterior, "runs",
         "How much do the posteriors know about the truth, and how much do simulations add?",
-        "Higher is better; below the dotted line a posterior is worse than the prior.",
-    ),
-    Entry(
-        budgets.auc,
-        "runs",
+        "Higher is better; below the dotted line a posterior is worse than the prior."),
+    Entry(budgets.auc, "runs",
         "Is coverage too low or too high on average, and does it depend on the budget?",
-        "Above zero is cautious, below zero is over-confident.",
-    ),
-    Entry(
-        budgets.tradeoff,
-        "runs",
+        "Above zero is cautious, below zero is over-confident."),
+    Entry(budgets.tradeoff, "runs",
         "Which method claims no more than it should and still knows most?",
-        "Down is honest, right is informative; choose the method nearest to the lower right.",
-    ),
-    Entry(
-        penalty.overhead,
-        "runs",
+        "Down is honest, right is informative; choose the method nearest to the lower right."),
+    Entry(penalty.overhead, "runs",
         "How much longer does training take with the penalty?",
-        "1 means as long as without it; the number of draws L is the price.",
-    ),
-    Entry(
-        penalty.sensitivity_weight,
-        "curves",
+        "1 means as long as without it; the number of draws L is the price."),
+    Entry(penalty.sensitivity_weight, "curves",
         "How does the weight of the penalty change coverage and log posterior?",
-        "Take the smallest weight whose AUC is not below zero: more costs log posterior.",
-    ),
-    Entry(
-        penalty.sensitivity_samples,
-        "curves",
+        "Take the smallest weight whose AUC is not below zero: more costs log posterior."),
+    Entry(penalty.sensitivity_samples, "curves",
         "How many draws does the penalty need?",
-        "With more draws the curve should come nearer to the diagonal, and log posterior rise.",
-    ),
-    Entry(
-        one_run.run_coverage,
-        "curves",
+        "With more draws the curve should come nearer to the diagonal, and log posterior rise."),
+    Entry(one_run.run_coverage, "curves",
         "Is this one posterior honest, given how many test pairs there were?",
-        "Where the whole band lies below the diagonal, the posterior is over-confident.",
-    ),
-    Entry(
-        one_run.sbc,
-        "ranks",
+        "Where the whole band lies below the diagonal, the posterior is over-confident."),
+    Entry(one_run.sbc, "ranks",
         "Which parameter has wrong ranks, and is it shifted, too narrow or too wide?",
         "Inside the grey band is fine. Up on the left and down on the right is too narrow, the "
-        "opposite too wide; all above or all below is shifted.",
-    ),
-    Entry(
-        one_run.tarp,
-        "ranks",
+        "opposite too wide; all above or all below is shifted."),
+    Entry(one_run.tarp, "ranks",
         "Is the posterior right in all parameters together?",
-        "Inside the grey band is fine; an S or a bow outside it is a defect.",
-    ),
-    Entry(
-        corner.corner,
-        "draws",
+        "Inside the grey band is fine; an S or a bow outside it is a defect."),
+    Entry(corner.corner, "draws",
         "What does a posterior look like?",
-        "The truth should lie where there is mass; dashed lines are the exact posterior.",
-    ),
-    Entry(
-        one_run.history,
-        "history",
+        "The truth should lie where there is mass; dashed lines are the exact posterior."),
+    Entry(one_run.history, "history",
         "Did training converge, and did it learn by heart?",
         "Validation that rises while training falls is learning by heart; the kept epoch is "
-        "marked.",
-    ),
-    Entry(
-        intuition.intuition,
-        None,
+        "marked."),
+    Entry(intuition.intuition, None,
         "What is coverage?",
-        "The region of the narrow approximation misses truths that lie beside it.",
-    ),
-)
+        "The region of the narrow approximation misses truths that lie beside it."),
+)  # fmt: skip
 FIGURES = {entry.name: entry for entry in _ENTRIES}
 
 
