@@ -3,11 +3,10 @@
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
 
-import functools
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
@@ -44,20 +43,9 @@ SETTINGS: Any = {
     "pdf.fonttype": 42,
 }
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Numbers = Sequence[float]
-
-
-def themed(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with our settings, and put those of the user back."""
-
-    @functools.wraps(function)
-    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
-        with rc_context(SETTINGS):
-            return function(*args, **kwargs)
-
-    return inner
+# Runs a function with our settings, and puts those of the user back.
+themed = rc_context(SETTINGS)
 
 
 def plain_name(name: object, most: int = 32) -> str:
@@ -112,8 +100,8 @@ def _wrapped(text: str, inches: float, size: float) -> str:
 
 def dress(
     figure: Figure, title: str, notes: Sequence[str] = (), handles: Sequence[Any] = ()
-) -> None:
-    """Put a title above, a legend and notes below; the figure grows by their height."""
+) -> Figure:
+    """The figure with a title above, a legend and notes below, by whose height it grows."""
     width, height = figure.get_size_inches()
     width -= 0.2
     title = _wrapped(title, width, SIZE)
@@ -136,6 +124,7 @@ def dress(
     lines = len(text.splitlines()) + -(-len(handles) // columns)
     points = 1.3 * SIZE * len(title.splitlines()) + 1.45 * SMALL * lines + 8
     figure.set_size_inches(width + 0.2, height + points / 72)
+    return figure
 
 
 def diagonal(axis: Axes, *, words: bool, shaded: bool = True) -> None:
@@ -183,13 +172,7 @@ def rank_curve(axis: Axes, test: str, rows: Mapping[str, Any], *, color: str) ->
 def training_curves(
     rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], title: str = "Training"
 ) -> Figure:
-    """What happened in each epoch: a panel per quantity, a line per member of an ensemble.
-
-    Args:
-        rows: One row per epoch and member, None where a value is missing.
-        titles: The quantities that can be drawn, and how each is called.
-        title: The title of the figure.
-    """
+    """The rows of epochs: a panel per quantity with a title, a line per member of an ensemble."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     names = [name for name in titles if any(part + name in known for part in PARTS)]
     numbers = sorted({row.get("member", 0) for row in rows})
@@ -214,8 +197,7 @@ def training_curves(
             axis.minorticks_off()
         axis.set(xlabel="epoch", ylabel=titles[name])
     note = f"{len(members)} members, a line each" if len(members) > 1 else ""
-    dress(figure, title, [note], list(handles.values()))
-    return figure
+    return dress(figure, title, [note], list(handles.values()))
 
 
 @themed
@@ -225,15 +207,7 @@ def diagnosis(
     num_pairs: int,
     tests: Mapping[str, Iterable[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> Figure:
-    """The coverage curve of a diagnosis, and beside it the curves of its rank tests.
-
-    Args:
-        title: What the diagnosis says.
-        coverage: The ``levels``, the ``curve``, and its ends ``lower`` and ``upper``.
-        num_pairs: The number of test pairs.
-        tests: The curves of ``sbc`` and ``tarp``, each with ``parameter``, ``level``, ``value``,
-            ``lower``, ``upper`` and ``p_value``; other tests are not drawn.
-    """
+    """The coverage curve of a diagnosis, and beside it the records of SBC and TARP, if any."""
     rows = [(name, row) for name in ("sbc", "tarp") for row in tests.get(name, ())]
     figure, (first, *others) = panels(1 + len(rows), panel=(2.3, 2.2 if rows else 2.45))
     coverage_curve(first, **coverage, color=BLUE, marker="o", markersize=3)
@@ -243,5 +217,4 @@ def diagnosis(
         name = "TARP" if test == "tarp" else f"SBC {plain_name(row['parameter'], 16)}"
         axis.set_title(f"{name}, p = {row['p_value']:.2g}")
     notes = [f"Band: 95 % at each level ({num_pairs:,} test pairs)"]
-    dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])
-    return figure
+    return dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])

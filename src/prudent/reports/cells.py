@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 CELL = ["problem", "method", "budget"]
 SETTINGS = [
-    name
-    for owner in (RunConfig, Options)
-    for name in (field.name for field in fields(owner))
-    if name not in (*CELL, "seed", "training")
+    field.name
+    for field in (*fields(RunConfig), *fields(Options))
+    if field.name not in (*CELL, "seed", "training")
 ]
 ABSENT = ("nan", "None")  # of runs whose config could not be read
 NOTHING = Verdict("no finished run", "", "no finished run")
@@ -142,13 +141,7 @@ def settings(runs: DataFrame) -> list[str]:
 
 
 def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list[Cell]:
-    """The cells of a store, in the order of its runs.
-
-    Args:
-        runs: The arranged runs.
-        curves: The coverage curves.
-        one_each: Whether each run is a cell of its own, judged by itself.
-    """
+    """The cells of arranged runs, in their order; or each run as a cell, judged by itself."""
     rows, found = records(runs), dict(list(curves.groupby("run")))
     names = [
         (row.get("method") or "?", own) for row, own in zip(rows, settings(runs), strict=True)
@@ -205,12 +198,7 @@ def _cell(
 
 
 def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[int]) -> dict[str, list[float]]:
-    """The coverage of all test pairs together, with its interval.
-
-    Args:
-        curves: The coverage curve of each run.
-        pairs: The number of test pairs of each run.
-    """
+    """The coverage of runs together, weighted by their test pairs, with its interval."""
     levels, lower, upper = (curves[0][name] for name in ("level", "lower", "upper"))
     mean = np.average([curve["coverage"].astype(float) for curve in curves], 0, pairs)
     if len(curves) > 1:

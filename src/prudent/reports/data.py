@@ -15,7 +15,6 @@ from prudent.history import PANELS
 from prudent.reports.cells import Cell, estimate, records
 from prudent.reports.series import Series, series_of
 from prudent.reports.tables import FORMS
-from prudent.training.methods import look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,19 +43,11 @@ DIGITS, FEW_DIGITS, MANY_RUNS = 6, 4, 5000
 def page_data(
     results: Results, runs: DataFrame, cells: Sequence[Cell], single: Sequence[Cell]
 ) -> dict[str, Any]:
-    """Everything that the page draws.
-
-    Args:
-        results: The tables of curves, training and ranks.
-        runs: The arranged runs.
-        cells: The cells of the runs.
-        single: Each run as a cell of its own.
-    """
+    """Everything that the page draws: cells, each run as a cell of its own, and its curves."""
     rows = records(runs)
     names = [str(row["run"]) for row in rows]
     problems = list(dict.fromkeys(cell.problem for cell in single))
     series = list(series_of((one.series.method, one.series.setting) for one in single).values())
-    methods = list(dict.fromkeys(one.method for one in series))
     own = ([row for row in rows if row.get("problem") == name] for name in problems)
     digits = DIGITS if len(rows) <= MANY_RUNS else FEW_DIGITS
     curves = [cell.curve or {} for cell in single]
@@ -64,10 +55,21 @@ def page_data(
         "problems": problems,
         "priors": [_short(estimate(group, "log_prior").mean) for group in own],
         "methods": [
-            {"name": name, "label": look(name).label, "color": look(name).color}
-            for name in methods
+            {"name": one.method, "label": Series(one.method).name, "color": one.color}
+            for one in series
+            if one.number == 0
         ],
-        "series": [_look(one, methods) for one in series],
+        "series": [
+            {
+                "name": one.name,
+                "method": one.method,
+                "setting": one.setting,
+                "color": one.color,
+                "dash": DASHES[one.line["linestyle"]],
+                "symbol": SYMBOLS.get(one.line["marker"], "x"),
+            }
+            for one in series
+        ],
         "cells": _table(cells, problems, series),
         "runs": {
             **_table(single, problems, series),
@@ -99,17 +101,6 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _look(one: Series, methods: Sequence[str]) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "method": methods.index(one.method),
-        "setting": one.setting,
-        "color": one.color,
-        "dash": DASHES[one.line["linestyle"]],
-        "symbol": SYMBOLS.get(one.line["marker"], "x"),
-    }
-
-
 def _table(
     cells: Sequence[Cell], problems: Sequence[str], series: Sequence[Series]
 ) -> dict[str, Any]:
@@ -128,6 +119,7 @@ def _table(
         "budget": [cell.budget or None for cell in cells],
         "series": [series.index(cell.series) for cell in cells],
         "members": [cell.places for cell in cells],
+        "seeds": [cell.seeds for cell in cells],
         "kind": [cell.verdict.kind for cell in cells],
         "evidence": [cell.evidence for cell in cells],
         "done": [cell.num_done for cell in cells],

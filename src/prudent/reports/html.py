@@ -13,7 +13,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +20,14 @@ from typing import TYPE_CHECKING, Any
 from prudent._extras import require
 from prudent._files import write_atomic
 from prudent.errors import InputError
-from prudent.experiments.config import RunConfig
-from prudent.reports.cells import Cell, arranged, cells, private, records
+from prudent.experiments.results import Results
+from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
 from prudent.reports.data import embedded, page_data
 from prudent.reports.sentences import Case, case_sentence, cases, headline
-from prudent.training.options import Options
 from prudent.version import __version__
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-    from prudent.experiments import Results
 
 # Key, title and class of each column of the table.
 COLUMNS = (
@@ -117,7 +113,7 @@ def _page(results: Results, name: str) -> str:
         columns=COLUMNS,
         signs=SIGNS,
         cells=found,
-        unfinished=_unfinished(runs),
+        unfinished=_unfinished(single, data["runs"]),
         problems=data["problems"],
         methods=data["methods"],
         budgets=sorted({budget for budget in data["runs"]["budget"] if budget}),
@@ -162,15 +158,15 @@ def _matrix(found: Sequence[Case]) -> dict[str, Any]:
     return {"budgets": budgets, "rows": rows}
 
 
-def _unfinished(runs: DataFrame) -> list[tuple[str, str, list[str]]]:
+def _unfinished(single: Sequence[Cell], runs: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
     """State, reason and names of runs that are not done; equal reasons are told once."""
     groups = defaultdict[tuple[str, str], list[str]](list)
-    for row in records(runs[runs["state"] != "done"]):
-        budget = f"{int(row['budget']):,}" if row.get("budget") is not None else "?"
-        seed = int(row["seed"]) if row.get("seed") is not None else "?"
-        names = f"{row.get('problem') or '?'} {row.get('method') or '?'}"
-        reason = private(row.get("error"), row["state"]) or SILENT[row["state"]]
-        groups[row["state"], reason].append(f"{names} {budget} seed {seed} ({row['run']})")
+    for cell, run, seed in zip(single, runs["run"], runs["seed"], strict=True):
+        state, budget = cell.verdict.kind, f"{cell.budget:,}" if cell.budget else "?"
+        if state in SILENT:
+            name = f"{cell.problem} {cell.series.method} {budget} seed"
+            name += f" {'?' if seed is None else seed} ({run})"
+            groups[state, cell.evidence or SILENT[state]].append(name)
     ordered = sorted(groups.items(), key=lambda item: (list(SILENT).index(item[0][0]), item[0]))
     return [(state, reason, names) for (state, reason), names in ordered]
 
@@ -180,8 +176,8 @@ def _made(runs: DataFrame, name: str) -> dict[str, Any]:
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
     hint = "" if alone else "   # RUN: see the table, one row per run"
-    known = [field.name for owner in (RunConfig, Options) for field in fields(owner)]
-    values = {field: _values(runs[field]) for field in known if field in runs}
+    known = [name for name in (*CELL, "seed", *SETTINGS) if name in runs]
+    values = {name: _values(runs[name]) for name in known}
     versions = [field for field in runs.columns if str(field).endswith("_version")]
     facts = {
         "Versions": {name.removesuffix("_version"): _values(runs[name]) for name in versions},
@@ -205,9 +201,7 @@ def _values(column: Any) -> list[str]:
 
 def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
     """Coverage as SVG for readers without JavaScript, and a note on what is left out."""
-    from prudent.reports.figures.coverage import coverage
-    from prudent.reports.figures.registry import with_runs
-    from prudent.reports.figures.saving import svg
+    from prudent.reports.figures import draw, svg
 
     every = shown = sorted({(cell.problem, cell.budget) for cell in found if cell.num_done})
     if not every:
@@ -216,9 +210,9 @@ def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
         shown = sorted(dict(reversed(every)).items())[:MOST_PANELS]
     left = len(every) - len(shown)
     note = f"{left} more combinations of problem and budget are in the table below."
-    table = with_runs(results)
-    places = zip(table["problem"], table["budget"], strict=True)
-    drawn = svg(coverage(table[[place in shown for place in places]]), "main-")
+    places = zip(results.runs["problem"], results.runs["budget"], strict=True)
+    runs = results.runs[[place in shown for place in places]]
+    drawn = svg(draw("coverage", Results(runs=runs, curves=results.curves)), "main-")
     return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note if left else ""
 
 

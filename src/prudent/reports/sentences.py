@@ -62,7 +62,6 @@ def cost(cell: Cell) -> str:
 
 def case_sentence(case: Case) -> str:
     """Which methods can be trusted in this case, the sharpest of them and its cost."""
-    place = f"{case.problem} with {case.budget:,} simulations"
     safe = [cell.name for cell in case.cells if cell.verdict.trusted]
     if not safe:
         answer = "no method is known not to be over-confident"
@@ -77,7 +76,7 @@ def case_sentence(case: Case) -> str:
     for kind, (one, several) in REASONS.items():
         if names := case.of_kind(kind):
             answer += f"; {_listing(names)} {one if len(names) == 1 else several}"
-    return f"On {place}, {answer}."
+    return f"On {case.problem} with {case.budget:,} simulations, {answer}."
 
 
 def headline(found: Sequence[Case]) -> str:
@@ -89,8 +88,7 @@ def headline(found: Sequence[Case]) -> str:
     names = list(dict.fromkeys(cell.name for case in found for cell in case.cells))
     tried = {n: [c for case in found for c in case.cells if c.name == n] for n in names}
     safe = {n: sum(cell.verdict.trusted for cell in own) for n, own in tried.items()}
-    ranking = sorted(names, key=lambda n: -safe[n] / len(tried[n]))
-    first, *others = ranking[:MOST_NAMES]
+    first, *others = sorted(names, key=lambda n: -safe[n] / len(tried[n]))[:MOST_NAMES]
     sentence = f"{first} is not over-confident in {safe[first]} of {len(tried[first])} cases"
     sentence += "".join(f", {name} in {safe[name]} of {len(tried[name])}" for name in others)
     best = [case.best.name for case in found if case.best is not None]

@@ -68,8 +68,8 @@ def number(value: object, form: str) -> str:
     return text.replace("-", "+" if "+" in form else "") if not text.strip("+-0.") else text
 
 
-def _metric(run: Run, name: str) -> str:
-    return number(run.metrics.get(name), FORMS.get(name, ".2f"))
+def _metric(run: Run, *names: str) -> str:
+    return " ± ".join(number(run.metrics.get(name), FORMS.get(name, ".2f")) for name in names)
 
 
 COLUMNS: dict[str, Callable[[Run], str]] = {
@@ -79,9 +79,7 @@ COLUMNS: dict[str, Callable[[Run], str]] = {
     "seed": lambda run: f"{run.config.seed}",
     "AUC": lambda run: _metric(run, "auc"),
     "worst shortfall": lambda run: _metric(run, "worst_shortfall"),
-    "log posterior": lambda run: " ± ".join(
-        _metric(run, name) for name in ("log_posterior", "log_posterior_error")
-    ),
+    "log posterior": lambda run: _metric(run, "log_posterior", "log_posterior_error"),
     "log prior": lambda run: _metric(run, "log_prior"),
     "test pairs": lambda run: f"{run.metrics['num_pairs']:,}",
     "train": lambda run: number(run.timing["seconds"]["train"], "s"),
@@ -98,7 +96,6 @@ def text(runs: Sequence[Run], width: int = 100) -> str:
     table = [list(COLUMNS), *rows(runs)]
     sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
     fitting = sum(end - 2 <= width for end in accumulate(size + 2 for size in sizes))
-    words, others = sizes[:2], sizes[2:]
-    forms = [f"{{:<{size}}}" for size in words] + [f"{{:>{size}}}" for size in others]
+    forms = [f"{{:{'<' if place < 2 else '>'}{size}}}" for place, size in enumerate(sizes)]
     line = "  ".join(forms[: max(1, fitting)])
     return "\n".join(line.format(*row).rstrip() for row in table)

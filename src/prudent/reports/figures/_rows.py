@@ -25,8 +25,7 @@ class Shown:
     """The rows of cells that a figure draws.
 
     Args:
-        rows: The rows of finished runs that have a number to draw; the column ``series`` says to
-            which series each belongs.
+        rows: The rows of finished runs that have a number to draw, with the name of their series.
         series: The series to draw, by name.
         notes: What a reader must know about the rest.
         num_seeds: The number of seeds that a complete cell has.
@@ -52,26 +51,21 @@ class Shown:
         return [Line2D([], [], label=name, **one.line) for name, one in self.series.items()]
 
 
-def finished(table: DataFrame, what: str = "runs") -> DataFrame:
+def finished(table: DataFrame) -> DataFrame:
     """The rows of runs that are done; none at all is an error."""
     known = table[table["problem"].notna()]
     rows = known[known["state"] == "done"] if "state" in known else known
     if len(rows) == 0:
         count = f"; {len(table):,} failed or are not done" if len(table) else ""
         raise InputError(
-            f"no finished {what} to draw{count}. Make some with: prudent demo, or prudent sweep"
+            f"no finished runs to draw{count}. Make some with: prudent demo, or prudent sweep"
         )
     return rows
 
 
 def shown(table: DataFrame, value: str) -> Shown:
-    """The rows to draw in figures of cells.
-
-    Args:
-        table: One row or several per run; runs that are not done have no ``value``.
-        value: The column that is drawn.
-    """
-    finished(table)
+    """The rows to draw in figures of cells; runs that are not done have no value to draw."""
+    done = finished(table)["run"]
     table = table[table["problem"].notna()]
     runs = table.drop_duplicates("run")
     pairs = list(zip(runs["method"], settings(runs), strict=True))
@@ -83,8 +77,7 @@ def shown(table: DataFrame, value: str) -> Shown:
             "some cells have several runs of one seed, and this table does not say how they "
             "differ. Use: prudent.reports.figures.draw(name, results)"
         )
-    good = finished(runs)
-    good = good[good[value].notna()]
+    good = runs[runs["run"].isin(done) & runs[value].notna()]
     if len(good) == 0:
         raise InputError(f"no run has a finite `{value}` to draw; see the column in the table.")
     num_seeds = int(runs["seed"].nunique())

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 WORDS: Any = {"color": plots.GREY, "style": "italic", "fontsize": plots.SMALL, "ha": "right"}
 
 
-@plots.themed
 def log_posterior(runs: DataFrame) -> Figure:
     """Log posterior of the truth against the budget: median, least and greatest over seeds."""
     found = shown(runs, "log_posterior")
@@ -32,11 +31,9 @@ def log_posterior(runs: DataFrame) -> Figure:
         prior = axis.axhline(priors[problem], label="prior", **style)
         axis.set_ylabel("log posterior")
     notes = [found.average("Median of {}; band: least to greatest"), *found.notes]
-    plots.dress(figure, "Log posterior of the truth", notes, [*found.handles, prior])
-    return figure
+    return plots.dress(figure, "Log posterior of the truth", notes, [*found.handles, prior])
 
 
-@plots.themed
 def auc(runs: DataFrame) -> Figure:
     """AUC of the coverage curve against the budget: mean and two standard deviations."""
     found = shown(runs, "auc")
@@ -49,11 +46,9 @@ def auc(runs: DataFrame) -> Figure:
     first.text(0.98, 0.98, "cautious", va="top", transform=first.transAxes, **WORDS)
     first.text(0.98, 0.02, "over-confident", va="bottom", transform=first.transAxes, **WORDS)
     notes = [found.average("Mean of {}; band: ± 2 standard deviations"), *found.notes]
-    plots.dress(figure, "Area between coverage curve and diagonal", notes, found.handles)
-    return figure
+    return plots.dress(figure, "Area between coverage curve and diagonal", notes, found.handles)
 
 
-@plots.themed
 def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
     """Worst shortfall of coverage against information gain: by which to choose a method."""
     found = shown(runs, "information_gain")

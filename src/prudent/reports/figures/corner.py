@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 BINS = 36
 MASSES = (0.9, 0.5)
+MARK: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
 
 
-@plots.themed
 def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     """Posterior draws for one observation, with the truth and the exact posterior if known."""
     rows, look, title = rows_of(draws, run, "posterior draws")
@@ -31,8 +31,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     }
     posterior, exact, truth = (tables.get(kind) for kind in ("posterior", "exact", "truth"))
     assert posterior is not None
-    everything = np.concatenate([part for part in (posterior, exact, truth) if part is not None])
-    limits = _limits(everything)
+    limits = _limits(np.concatenate(list(tables.values())))
     size = plots.SINGLE if len(names) == 1 else max(1.3, plots.SINGLE / len(names))
     figure, axes = plots.canvas(len(names), len(names), panel=(size, size))
     for i, j in np.ndindex(len(names), len(names)):
@@ -45,7 +44,10 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
         if exact is not None:
             draw(axis, exact[:, pair], limits[pair])
         if truth is not None:
-            _mark(axis, truth[0], j, None if i == j else i)
+            axis.axvline(truth[0, j], **MARK)
+        if truth is not None and i != j:
+            axis.axhline(truth[0, i], **MARK)
+            axis.plot(truth[0, j], truth[0, i], "x", color=plots.RED, markersize=5)
         axis.set_xlim(*limits[j])
         axis.locator_params(nbins=4)
         _label(axis, names, i, j)
@@ -57,8 +59,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
         handles += axes[0, 0].plot([], [], "x:", color=plots.RED, label="truth")
     note = f"{len(posterior):,} draws for one observation"
     note += ";\nregions hold 50 % and 90 % of them" if len(names) > 1 else ""
-    plots.dress(figure, title, [note], handles)
-    return figure
+    return plots.dress(figure, title, [note], handles)
 
 
 def _limits(values: Array) -> Array:
@@ -116,14 +117,6 @@ def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
     ordered = np.sort(counts, axis=None)[::-1]
     share = np.cumsum(ordered) / ordered.sum()
     return [float(ordered[np.searchsorted(share, mass - 1e-9)]) for mass in masses]
-
-
-def _mark(axis: Axes, truth: Any, j: int, i: int | None) -> None:
-    style: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
-    axis.axvline(truth[j], **style)
-    if i is not None:
-        axis.axhline(truth[i], **style)
-        axis.plot(truth[j], truth[i], "x", color=plots.RED, markersize=5)
 
 
 def _label(axis: Axes, names: list[str], i: int, j: int) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@plots.themed
 def coverage(curves: DataFrame) -> Figure:
     """Coverage against level: a row per problem, a column per budget, a color per method."""
     found = shown(curves, "coverage")
@@ -37,8 +36,7 @@ def coverage(curves: DataFrame) -> Figure:
             axis.label_outer()
     title = f"Expected coverage{_targets(found.rows)}"
     notes = [found.average("Thick: mean of {}; thin: each"), *found.notes]
-    plots.dress(figure, title, notes, found.handles)
-    return figure
+    return plots.dress(figure, title, notes, found.handles)
 
 
 def _panel(axis: Axes, cell: DataFrame, found: Shown) -> None:

@@ -23,14 +23,7 @@ THOROUGH = "Run with `thorough = true`, for instance: prudent sweep FILE --set t
 def rows_of(
     table: DataFrame, run: str | None, what: str, remedy: str = THOROUGH
 ) -> tuple[DataFrame, Series, str]:
-    """The rows of one run, its look, and its name for titles.
-
-    Args:
-        table: The rows of several runs.
-        run: The identity or its beginning; None for the first.
-        what: What the rows are.
-        remedy: What to do if there are none.
-    """
+    """The rows of a run, given by the beginning of its identity, its look, and its title."""
     if len(table) == 0:
         raise InputError(f"no {what} to draw. {remedy}")
     first = table["run"].iloc[0]
@@ -46,7 +39,6 @@ def rows_of(
     return rows, Series(row["method"]), title
 
 
-@plots.themed
 def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
     """The coverage of one run with its 95 % interval at each level."""
     rows, look, title = rows_of(finished(curves), run, "coverage curves", DEMO)
@@ -57,7 +49,6 @@ def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None =
     return _titled(figure, ax, title, f"Band: 95 % at each level{pairs}")
 
 
-@plots.themed
 def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
     """The difference of the ranks of the truth from uniform ones, one panel per parameter."""
     rows, look, title = rows_of(ranks[ranks["test"] == "sbc"], run, "SBC ranks")
@@ -70,7 +61,6 @@ def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
     return _titled(figure, None, f"SBC: {title}", f"Grey: {plots.EXACT}")
 
 
-@plots.themed
 def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
     """Coverage of balls around random points, which sees defects in all parameters together."""
     rows, look, title = rows_of(ranks[ranks["test"] == "tarp"], run, "TARP coverage")

@@ -23,13 +23,11 @@ MACHINE = ["problem", "budget", "device", "threads", "batch_size"]
 WORDS = {"weight": "weight of the penalty", "num_samples": "draws per pair, L"}
 
 
-@plots.themed
 def sensitivity_weight(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several weights of the penalty."""
     return _sensitivity(curves, "weight", "sensitivity_weight")
 
 
-@plots.themed
 def sensitivity_samples(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several numbers of draws in the penalty."""
     return _sensitivity(curves, "num_samples", "sensitivity_samples")
@@ -68,8 +66,7 @@ def _sensitivity(curves: DataFrame, setting: str, name: str) -> Figure:
         "standard deviations; log posterior: median, least to greatest; dotted: prior",
         *planned,
     ]
-    plots.dress(figure, name_cell(rows.iloc[0]), notes, handles)
-    return figure
+    return plots.dress(figure, name_cell(rows.iloc[0]), notes, handles)
 
 
 def _scan(
@@ -117,7 +114,6 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     return handle
 
 
-@plots.themed
 def overhead(runs: DataFrame) -> Figure:
     """Training time against the draws of the penalty, relative to the method without it.
 
@@ -142,17 +138,15 @@ def overhead(runs: DataFrame) -> Figure:
         problem, budget, device, *_ = machine
         axis.set_title(f"{plots.plain_name(problem)}, {budget:,}, {device}")
     seeds = rows["seed"].nunique()
-    note = f"Mean of {seeds} seeds; bars: ± 2 standard deviations" if seeds > 1 else "One seed"
     counts = rows.groupby([*MACHINE, "method", "num_samples"])["seed"].nunique()
     fewer, early = int((counts < seeds).sum()), len(done) - len(steady)
     notes = [
-        note,
+        f"Mean of {seeds} seeds; bars: ± 2 standard deviations" if seeds > 1 else "One seed",
         f"{fewer} of {len(counts)} points have fewer seeds" if fewer else "",
         f"{early:,} runs that may stop early not drawn" if early else "",
     ]
     title = "Time of training" + (", relative to no penalty" if all(relative) else " per epoch")
-    plots.dress(figure, title, notes, list(handles.values()))
-    return figure
+    return plots.dress(figure, title, notes, list(handles.values()))
 
 
 def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""All figures: what each asks, how to read it, and which table it is drawn from.
+"""All figures: what each asks, how to read it, which table it is drawn from, and its files.
 
 >>> names()[:3]
 ['auc', 'corner', 'coverage']
@@ -6,13 +6,20 @@
 
 from __future__ import annotations
 
+import io
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from prudent.errors import unknown_name
+from prudent._files import write_atomic
+from prudent._plots import themed
+from prudent.errors import InputError, unknown_name
 from prudent.experiments.results import Results
 from prudent.reports.figures import budgets, corner, coverage, intuition, one_run, penalty
 
@@ -22,14 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure.
-
-    Args:
-        function: The function from the table, if any, to the figure.
-        table: A table of :class:`prudent.experiments.Results`, or None if nothing is read.
-        question: The question that the figure answers.
-        reading: How to read the figure.
-    """
+    """A figure: its function, the table of results that it takes, if any, and words about it."""
 
     function: Callable[..., Figure]
     table: str | None
@@ -86,6 +86,13 @@ _ENTRIES = (
         "The region of the narrow approximation misses truths that lie beside it."),
 )  # fmt: skip
 FIGURES = {entry.name: entry for entry in _ENTRIES}
+# What files say of themselves: not the time and the program, which differ from day to day.
+METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+FORMATS = tuple(METADATA)
 
 
 def names() -> list[str]:
@@ -100,6 +107,7 @@ def get(name: str) -> Entry:
     return FIGURES[name]
 
 
+@themed
 def draw(name: str, results: Results, **options: Any) -> Figure:
     """Draw a figure; if the results do not have what it needs, the error says what to run.
 
@@ -120,3 +128,41 @@ def with_runs(results: Results) -> DataFrame:
     """The curves beside the settings and metrics of their runs; those not done have no curve."""
     own = [name for name in results.curves if name not in results.runs or name == "run"]
     return results.runs.merge(results.curves[own], on="run", how="left")
+
+
+@themed
+def _bytes(figure: Figure, form: str, dpi: int) -> bytes:
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        # Laid out once: every further time moves things by a little, so that the bytes of a file
+        # would depend on what was saved before.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, dpi=dpi, metadata=METADATA[form])
+    return buffer.getvalue()
+
+
+def png(figure: Figure, dpi: int = 150) -> bytes:
+    """The figure as a PNG file."""
+    return _bytes(figure, "png", dpi)
+
+
+def svg(figure: Figure, prefix: str = "") -> str:
+    """The figure as SVG text; a prefix of all identifiers lets several figures share a page."""
+    text = _bytes(figure, "svg", 72).decode()
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+    return text[text.index("<svg") :]
+
+
+def save(figure: Figure, path: str | os.PathLike[str], dpi: int = 300) -> None:
+    """Write a figure; the ending of the name is the format.
+
+    Args:
+        figure: The figure.
+        path: Ends with ``.png``, ``.svg`` or ``.pdf``.
+        dpi: Dots per inch of a PNG.
+    """
+    form = Path(path).suffix.lower().removeprefix(".")
+    if form not in FORMATS:
+        raise InputError(f"cannot draw to {path}; expected a name that ends with .png .svg .pdf.")
+    write_atomic(path, _bytes(figure, form, dpi))
