@@ -78,12 +78,9 @@ def write_report(
         directory: Where the runs are, for the title and the commands that repeat it. Of an
             absolute path the page shows the last part only: the rest can tell who one is.
     """
-    for library, purpose in (
-        ("pandas", "reports"),
-        ("jinja2", "reports"),
-        ("matplotlib", "figures"),
-    ):
-        require(library, "report", purpose)
+    require("pandas", "report", "reports")
+    require("jinja2", "report", "reports")
+    require("matplotlib", "report", "figures")
     if results.runs.empty:
         raise InputError("there are no runs to report. Make some with: prudent demo")
     place = Path(directory)
