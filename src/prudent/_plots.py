@@ -3,12 +3,10 @@
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
 
-import functools
-import math
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from matplotlib import rc_context, rcParamsDefault
 from matplotlib.axes import Axes
@@ -20,7 +18,6 @@ SIZE, SMALL = 8.0, 7.0
 GREY, LINE = "0.35", "0.45"
 BLUE, RED = "#0072B2", "#D55E00"
 PARTS = {"": ("training", BLUE, "-"), "validation_": ("validation", RED, "--")}
-BANDS = ("level", "value", "lower", "upper")
 EXACT = "95 % of exact posteriors stay inside everywhere"
 
 LOOK = (
@@ -31,14 +28,9 @@ LOOK = (
 SETTINGS: Any = {
     # What a user set for figures of their own must not change these.
     **{name: value for name, value in rcParamsDefault.items() if name.startswith(LOOK)},
-    "font.size": SIZE,
-    "axes.titlesize": SIZE,
-    "axes.labelsize": SIZE,
-    "figure.titlesize": SIZE,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "legend.title_fontsize": SMALL,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), SIZE),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL),
+    **dict.fromkeys(("legend.fontsize", "legend.title_fontsize"), SMALL),
     "legend.frameon": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,20 +43,9 @@ SETTINGS: Any = {
     "pdf.fonttype": 42,
 }
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Numbers = Sequence[float]
-
-
-def themed(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with our settings, and put those of the user back."""
-
-    @functools.wraps(function)
-    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
-        with rc_context(SETTINGS):
-            return function(*args, **kwargs)
-
-    return inner
+# Runs a function with our settings, and puts those of the user back.
+themed = rc_context(SETTINGS)
 
 
 def plain_name(name: object, most: int = 32) -> str:
@@ -83,14 +64,7 @@ def plain_name(name: object, most: int = 32) -> str:
 def canvas(
     rows: int = 1, columns: int = 1, *, panel: tuple[float, float] = (1.6, 1.45), **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure, at least a column wide, and its axes as an array (rows, columns).
-
-    Args:
-        rows: The number of rows of panels.
-        columns: The number of columns of panels.
-        panel: The width and height of one panel, in inches.
-        **options: Options of ``Figure.subplots``.
-    """
+    """A figure of panels in inches, at least a column wide, and its axes as a matrix."""
     size = (max(COLUMN, 0.5 + panel[0] * columns), 0.4 + panel[1] * rows)
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
@@ -99,14 +73,7 @@ def canvas(
 def panels(
     number: int, *, most: int = 3, panel: tuple[float, float] = (2.1, 1.8), **options: Any
 ) -> tuple[Figure, list[Any]]:
-    """A figure of some panels in rows, and the axes of each.
-
-    Args:
-        number: The number of panels.
-        most: The most panels in a row.
-        panel: The width and height of one panel, in inches; one alone is as wide as a column.
-        **options: Options of ``Figure.subplots``.
-    """
+    """A figure of some panels, so many in a row at most, and their axes; one alone is wider."""
     columns = min(most, number)
     size = (panel[0] if columns > 1 else SINGLE, panel[1])
     figure, axes = canvas(-(-number // columns), columns, panel=size, **options)
@@ -133,15 +100,8 @@ def _wrapped(text: str, inches: float, size: float) -> str:
 
 def dress(
     figure: Figure, title: str, notes: Sequence[str] = (), handles: Sequence[Any] = ()
-) -> None:
-    """Title above, legend and notes below, all within the width; the figure grows by their height.
-
-    Args:
-        figure: The figure.
-        title: What is shown.
-        notes: What a reader must know: how many seeds, what is missing.
-        handles: Lines and patches with labels.
-    """
+) -> Figure:
+    """The figure with a title above, a legend and notes below, by whose height it grows."""
     width, height = figure.get_size_inches()
     width -= 0.2
     title = _wrapped(title, width, SIZE)
@@ -164,6 +124,7 @@ def dress(
     lines = len(text.splitlines()) + -(-len(handles) // columns)
     points = 1.3 * SIZE * len(title.splitlines()) + 1.45 * SMALL * lines + 8
     figure.set_size_inches(width + 0.2, height + points / 72)
+    return figure
 
 
 def diagonal(axis: Axes, *, words: bool, shaded: bool = True) -> None:
@@ -193,64 +154,50 @@ def coverage_curve(
     axis.set(xlabel="credibility level", ylabel="share of truths inside the region")
 
 
-def rank_curve(
-    axis: Axes, levels: Numbers, values: Numbers, lower: Numbers, upper: Numbers, *, color: str
-) -> None:
-    """The difference of the ranks of the truth from uniform ones, with their band."""
-    axis.fill_between(levels, lower, upper, color="0.85", linewidth=0)
-    axis.axhline(0, color=LINE, linewidth=0.8)
-    axis.plot(levels, values, color=color)
-    axis.set(xlabel="rank of the truth / draws", ylabel="ECDF − uniform")
-    axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
-
-
-def tarp_curve(
-    axis: Axes, levels: Numbers, values: Numbers, lower: Numbers, upper: Numbers, *, color: str
-) -> None:
-    """Coverage of balls around random points, with the band of exact posteriors."""
-    diagonal(axis, words=False, shaded=False)
-    axis.fill_between(levels, lower, upper, color="0.75", linewidth=0)
-    axis.plot(levels, values, color=color)
-    axis.set(xlabel="credibility level", ylabel="share of truths inside the ball")
+def rank_curve(axis: Axes, test: str, rows: Mapping[str, Any], *, color: str) -> None:
+    """The curve of SBC or TARP, with the band that holds those of exact posteriors."""
+    if test == "tarp":
+        diagonal(axis, words=False, shaded=False)
+        axis.set(xlabel="credibility level", ylabel="share of truths inside the ball")
+    else:
+        axis.axhline(0, color=LINE, linewidth=0.8)
+        axis.set(xlabel="rank of the truth / draws", ylabel="ECDF − uniform")
+        axis.set(xlim=(0, 1), xticks=[0, 0.5, 1])
+    gray = "0.75" if test == "tarp" else "0.85"
+    axis.fill_between(rows["level"], rows["lower"], rows["upper"], color=gray, linewidth=0)
+    axis.plot(rows["level"], rows["value"], color=color)
 
 
 @themed
 def training_curves(
     rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str], title: str = "Training"
 ) -> Figure:
-    """What happened in each epoch: a panel per quantity, a line per member of an ensemble.
-
-    Args:
-        rows: One row per epoch and member, of which the kept epochs are ``selected``.
-        titles: The quantities that can be drawn, and how each is called.
-        title: The title of the figure.
-    """
-    names = [name for name in titles if any(_known(rows, part + name) for part in PARTS)]
+    """The rows of epochs: a panel per quantity with a title, a line per member of an ensemble."""
+    known = {name for row in rows for name, value in row.items() if value is not None}
+    names = [name for name in titles if any(part + name in known for part in PARTS)]
+    numbers = sorted({row.get("member", 0) for row in rows})
+    members = [[row for row in rows if row.get("member", 0) == number] for number in numbers]
+    kept = {row.get("member", 0): row["epoch"] for row in rows if row.get("selected")}
     figure, axes = panels(len(names), most=2, panel=(1.75, 1.6))
-    members = sorted({row.get("member", 0) for row in rows})
     handles: dict[str, Any] = {}
     for axis, name in zip(axes, names, strict=True):
         for part, (text, color, dashes) in PARTS.items():
-            for member in members if _known(rows, part + name) else ():
-                own = [row for row in rows if row.get("member", 0) == member]
-                values = [_number(row.get(part + name)) for row in own]
+            for own in members if part + name in known else ():
+                values = [row.get(part + name) for row in own]
                 epochs = [row["epoch"] for row in own]
                 drawn = axis.plot(epochs, values, dashes, color=color, linewidth=1, label=text)
                 handles[text] = drawn[0]
-        if name == "loss":
-            kept = {row.get("member", 0): row["epoch"] for row in rows if row.get("selected")}
+        for epoch in kept.values() if name == "loss" else ():
             style: Any = {"color": "0.4", "linewidth": 0.9, "linestyle": ":"}
-            for epoch in kept.values():
-                text = "epoch that was kept"
-                handles[text] = axis.axvline(epoch, label=text, **style)
+            text = "epoch that was kept"
+            handles[text] = axis.axvline(epoch, label=text, **style)
         if name == "learning_rate":
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")  # small exponents cannot be read
             axis.minorticks_off()
         axis.set(xlabel="epoch", ylabel=titles[name])
     note = f"{len(members)} members, a line each" if len(members) > 1 else ""
-    dress(figure, title, [note], list(handles.values()))
-    return figure
+    return dress(figure, title, [note], list(handles.values()))
 
 
 @themed
@@ -260,32 +207,14 @@ def diagnosis(
     num_pairs: int,
     tests: Mapping[str, Iterable[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> Figure:
-    """The coverage curve of a diagnosis, and beside it the curves of its rank tests.
-
-    Args:
-        title: What the diagnosis says.
-        coverage: The ``levels``, the ``curve``, and its ends ``lower`` and ``upper``.
-        num_pairs: The number of test pairs.
-        tests: The curves of ``sbc`` and ``tarp``, each with ``parameter``, ``level``, ``value``,
-            ``lower``, ``upper`` and ``p_value``; other tests are not drawn.
-    """
+    """The coverage curve of a diagnosis, and beside it the records of SBC and TARP, if any."""
     rows = [(name, row) for name in ("sbc", "tarp") for row in tests.get(name, ())]
     figure, (first, *others) = panels(1 + len(rows), panel=(2.3, 2.2 if rows else 2.45))
     coverage_curve(first, **coverage, color=BLUE, marker="o", markersize=3)
     first.set_title("coverage")
     for axis, (test, row) in zip(others, rows, strict=True):
-        bands = (row[name] for name in BANDS)
-        (tarp_curve if test == "tarp" else rank_curve)(axis, *bands, color=BLUE)
+        rank_curve(axis, test, row, color=BLUE)
         name = "TARP" if test == "tarp" else f"SBC {plain_name(row['parameter'], 16)}"
         axis.set_title(f"{name}, p = {row['p_value']:.2g}")
     notes = [f"Band: 95 % at each level ({num_pairs:,} test pairs)"]
-    dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])
-    return figure
-
-
-def _known(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(not math.isnan(_number(row.get(name))) for row in rows)
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
+    return dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])

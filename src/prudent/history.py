@@ -33,13 +33,11 @@ class History(list[dict[str, Any]]):
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        super().__init__()
-        for row in rows:
-            self.append(row)
+        super().__init__(map(_finite, rows))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of an epoch."""
-        super().append({name: _finite(value) for name, value in row.items()})
+        super().append(_finite(row))
 
     def column(self, name: str) -> list[float]:
         """One quantity over the epochs, NaN where it is missing."""
@@ -76,5 +74,6 @@ class History(list[dict[str, Any]]):
         )
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    lost = [name for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
+    return {**row, **dict.fromkeys(lost)}

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,8 @@ import numpy as np
 
 from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
 from prudent.experiments.config import RunConfig
-from prudent.reports.numbers import Estimate
 from prudent.reports.series import Series, series_of
+from prudent.reports.tables import FORMS, Estimate
 from prudent.training.methods import METHODS, position
 from prudent.training.options import Options
 
@@ -33,25 +32,15 @@ if TYPE_CHECKING:
 
 CELL = ["problem", "method", "budget"]
 SETTINGS = [
-    name
-    for owner in (RunConfig, Options)
-    for name in (field.name for field in fields(owner))
-    if name not in (*CELL, "seed", "training")
+    field.name
+    for field in (*fields(RunConfig), *fields(Options))
+    if field.name not in (*CELL, "seed", "training")
 ]
 ABSENT = ("nan", "None")  # of runs whose config could not be read
 NOTHING = Verdict("no finished run", "", "no finished run")
-# How a mean of each metric is written, and which metric is the error of one seed.
-FORMS = {
-    "worst_shortfall": ".3f",
-    "auc": "+.3f",
-    "log_posterior": ".2f",
-    "information_gain": ".2f",
-    "region_volume": "%",
-    "train_seconds": "s",
-}
+# The metrics that have an error of one seed.
 ERRORS = ("auc", "log_posterior", "information_gain")
 
-Columns = dict[str, "np.ndarray[Any, Any]"]
 Row = dict[str, Any]
 
 
@@ -63,7 +52,7 @@ class Cell:
         problem: The name of the problem.
         budget: The number of simulations.
         series: The method with its setting.
-        places: The places of the runs in the arranged table.
+        places: The places of its runs in the arranged table, one for each seed.
         verdict: The judgement of all seeds together; of a run that is not done its state and why.
         curve: The ``levels`` and the ``curve`` of all test pairs together, with its interval
             ``lower`` and ``upper``; None without a finished run.
@@ -152,69 +141,64 @@ def settings(runs: DataFrame) -> list[str]:
 
 
 def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list[Cell]:
-    """The cells of a store, in the order of its runs.
-
-    Args:
-        runs: The arranged runs.
-        curves: The coverage curves.
-        one_each: Whether each run is a cell of its own, judged by itself.
-    """
-    rows, found = list(records(runs)), by_run(curves)
+    """The cells of arranged runs, in their order; or each run as a cell, judged by itself."""
+    rows, found = records(runs), dict(list(curves.groupby("run")))
     names = [
         (row.get("method") or "?", own) for row, own in zip(rows, settings(runs), strict=True)
     ]
     looks = series_of(names)
+    order = {pair: number for number, pair in enumerate(looks)}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(rows):
         if one_each:
             groups[(place,)] = [place]
         elif row.get("problem") is not None and row.get("budget") is not None:
-            groups.setdefault((row["problem"], row["budget"], *names[place]), []).append(place)
-    if not one_each:
-        place_of = {pair: number for number, pair in enumerate(looks)}
-        groups = dict(sorted(groups.items(), key=lambda one: (*one[0][:2], place_of[one[0][2:]])))
-    made = [_cell(places, looks[names[places[0]]], rows, found) for places in groups.values()]
-    return [_with_reason(cell, rows[cell.places[0]]) for cell in made] if one_each else made
+            key = row["problem"], row["budget"], order[names[place]]
+            groups.setdefault(key, []).append(place)
+    made = []
+    for places in (groups[key] for key in sorted(groups)):
+        own = [rows[place] for place in places]
+        verdict = _state(own[0]) if one_each else NOTHING
+        made.append(_cell(tuple(places), looks[names[places[0]]], own, found, verdict))
+    return made
 
 
-def _with_reason(cell: Cell, row: Row) -> Cell:
-    """A run that is not done says its state, and why."""
-    if cell.num_done:
-        return cell
+def _state(row: Row) -> Verdict:
+    """The state of a run that is not done, and why."""
     reason = private(row.get("error"), row["state"]) or ""
-    return replace(cell, verdict=Verdict(row["state"], reason, reason or row["state"]))
+    return Verdict(row["state"], reason, reason or row["state"])
 
 
-def _cell(places: list[int], look: Series, rows: list[Row], curves: dict[str, Columns]) -> Cell:
-    first = rows[places[0]]
-    done = [rows[at] for at in places if rows[at]["run"] in curves and rows[at].get("num_pairs")]
+def _cell(
+    places: tuple[int, ...],
+    look: Series,
+    rows: list[Row],
+    curves: dict[str, DataFrame],
+    verdict: Verdict,
+) -> Cell:
+    """A cell; its verdict stays the given one if none of its runs is done."""
+    done = [row for row in rows if row["run"] in curves and row.get("num_pairs")]
     pairs = [int(row["num_pairs"]) for row in done]
-    found = {name: _estimate(done, name) for name in FORMS}
-    curve, verdict = None, NOTHING
+    curve = None
     if done:
         curve = mean_curve([curves[row["run"]] for row in done], pairs)
         verdict = _judge(curve, done)
     return Cell(
-        problem=first.get("problem") or "?",
-        budget=int(first.get("budget") or 0),
+        problem=rows[0].get("problem") or "?",
+        budget=int(rows[0].get("budget") or 0),
         series=look,
-        places=tuple(places),
+        places=places,
         verdict=verdict,
         curve=curve,
         num_done=len(done),
         num_short=sum(beyond_chance([row]) for row in done),
         num_pairs=sum(pairs),
-        estimates=found,
+        estimates={name: estimate(done, name) for name in FORMS},
     )
 
 
-def mean_curve(curves: Sequence[Columns], pairs: Sequence[int]) -> dict[str, list[float]]:
-    """The coverage of all test pairs together, with its interval.
-
-    Args:
-        curves: The columns ``level``, ``coverage``, ``lower`` and ``upper`` of each run.
-        pairs: The number of test pairs of each run.
-    """
+def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[int]) -> dict[str, list[float]]:
+    """The coverage of runs together, weighted by their test pairs, with its interval."""
     levels, lower, upper = (curves[0][name] for name in ("level", "lower", "upper"))
     mean = np.average([curve["coverage"].astype(float) for curve in curves], 0, pairs)
     if len(curves) > 1:
@@ -226,11 +210,11 @@ def mean_curve(curves: Sequence[Columns], pairs: Sequence[int]) -> dict[str, lis
 
 def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
     """The verdict on finished seeds together, of which none may fall short beyond chance."""
-    gain, density = (_estimate(rows, name) for name in ("information_gain", "log_posterior"))
+    gain, density = (estimate(rows, name) for name in ("information_gain", "log_posterior"))
     metrics = {
         "log_posterior": density.mean,
         "log_posterior_error": density.error,
-        "log_prior": _estimate(rows, "log_prior").mean,
+        "log_prior": estimate(rows, "log_prior").mean,
         "information_gain_error": gain.error,
     }
     number = sum(int(row["num_pairs"]) for row in rows)
@@ -247,7 +231,8 @@ def beyond_chance(rows: Sequence[Row]) -> int:
     return sum(row["worst_shortfall"] > limit for row, limit in zip(rows, limits, strict=True))
 
 
-def _estimate(rows: Sequence[Row], name: str) -> Estimate:
+def estimate(rows: Sequence[Row], name: str) -> Estimate:
+    """The mean of a metric over the seeds that have it, with its error."""
     finite = [row for row in rows if isinstance(row.get(name), int | float)]
     if not finite:
         return Estimate(None, None, 0)
@@ -273,23 +258,12 @@ def private(error: object, state: str = "failed") -> str | None:
     return re.sub(r"/(?:home|Users|root)/[^/\s'\"`]+", "~", text)
 
 
-def by_run(table: DataFrame) -> dict[str, Columns]:
-    """The columns of each run; much faster than groups of pandas if there are many."""
-    runs = table["run"].to_numpy().astype(str)
-    place = np.argsort(runs, kind="stable")
-    columns = {name: table[name].to_numpy()[place] for name in table}
-    runs = runs[place]
-    edges = [0, *(np.flatnonzero(runs[1:] != runs[:-1]) + 1), len(runs)] if len(runs) else []
-    return {
-        str(runs[first]): {name: values[first:last] for name, values in columns.items()}
-        for first, last in pairwise(edges)
-    }
-
-
-def records(table: DataFrame) -> Iterator[Row]:
-    """Rows as dictionaries, None for what is missing."""
-    for row in table.to_dict("records"):
-        yield {
+def records(table: DataFrame) -> list[Row]:
+    """Rows as dictionaries, None for what is missing or not finite."""
+    return [
+        {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in row.items()
         }
+        for row in table.to_dict("records")
+    ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.history import PANELS
-from prudent.reports.cells import FORMS, Cell, Columns, by_run, records
+from prudent.reports.cells import Cell, estimate, records
 from prudent.reports.series import Series, series_of
-from prudent.training.methods import look
+from prudent.reports.tables import FORMS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,33 +43,33 @@ DIGITS, FEW_DIGITS, MANY_RUNS = 6, 4, 5000
 def page_data(
     results: Results, runs: DataFrame, cells: Sequence[Cell], single: Sequence[Cell]
 ) -> dict[str, Any]:
-    """Everything that the page draws.
-
-    Args:
-        results: The tables of curves, training and ranks.
-        runs: The arranged runs.
-        cells: The cells of the runs.
-        single: Each run as a cell of its own.
-    """
-    rows = list(records(runs))
+    """Everything that the page draws: cells, each run as a cell of its own, and its curves."""
+    rows = records(runs)
     names = [str(row["run"]) for row in rows]
     problems = list(dict.fromkeys(cell.problem for cell in single))
     series = list(series_of((one.series.method, one.series.setting) for one in single).values())
-    methods = list(dict.fromkeys(one.method for one in series))
-    priors = {
-        name: [row.get("log_prior") for row in rows if row.get("problem") == name]
-        for name in problems
-    }
+    own = ([row for row in rows if row.get("problem") == name] for name in problems)
     digits = DIGITS if len(rows) <= MANY_RUNS else FEW_DIGITS
     curves = [cell.curve or {} for cell in single]
     return {
         "problems": problems,
-        "priors": [_mean(priors[name]) for name in problems],
+        "priors": [_short(estimate(group, "log_prior").mean) for group in own],
         "methods": [
-            {"name": name, "label": look(name).label, "color": look(name).color}
-            for name in methods
+            {"name": one.method, "label": Series(one.method).name, "color": one.color}
+            for one in series
+            if one.number == 0
         ],
-        "series": [_look(one, methods) for one in series],
+        "series": [
+            {
+                "name": one.name,
+                "method": one.method,
+                "setting": one.setting,
+                "color": one.color,
+                "dash": DASHES[one.line["linestyle"]],
+                "symbol": SYMBOLS.get(one.line["marker"], "x"),
+            }
+            for one in series
+        ],
         "cells": _table(cells, problems, series),
         "runs": {
             **_table(single, problems, series),
@@ -99,17 +101,6 @@ def embedded(value: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _look(one: Series, methods: Sequence[str]) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "method": methods.index(one.method),
-        "setting": one.setting,
-        "color": one.color,
-        "dash": DASHES[one.line["linestyle"]],
-        "symbol": SYMBOLS.get(one.line["marker"], "x"),
-    }
-
-
 def _table(
     cells: Sequence[Cell], problems: Sequence[str], series: Sequence[Series]
 ) -> dict[str, Any]:
@@ -128,6 +119,7 @@ def _table(
         "budget": [cell.budget or None for cell in cells],
         "series": [series.index(cell.series) for cell in cells],
         "members": [cell.places for cell in cells],
+        "seeds": [cell.seeds for cell in cells],
         "kind": [cell.verdict.kind for cell in cells],
         "evidence": [cell.evidence for cell in cells],
         "done": [cell.num_done for cell in cells],
@@ -141,25 +133,18 @@ def _history(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:
     drawn = [*PANELS, *(f"validation_{name}" for name in PANELS)]
     columns = [name for name in drawn if name in table and table[name].notna().any()]
     step = max(1, math.ceil(len(table) * len(columns) / MOST_NUMBERS))
-    groups = by_run(table)
-
-    def member(rows: Columns) -> dict[str, Any]:
-        epochs = rows["epoch"].astype(int)
-        kept = (epochs % step == 0) | (epochs == epochs.max())
-        chosen = [e for e, s in zip(epochs, rows.get("selected", ()), strict=False) if s == 1]
-        curves = {name: _numbers(rows[name][kept]) for name in columns}
-        known = {name: values for name, values in curves.items() if set(values) != {None}}
-        return {
-            "epoch": epochs[kept].tolist(),
-            "selected": _short(max(chosen, default=None)),
-            **known,
+    found: dict[str, list[Any]] = {}
+    for (run, _), rows in table.groupby(["run", "member"], sort=False):
+        kept = rows[(rows["epoch"] % step == 0) | (rows["epoch"] == rows["epoch"].max())]
+        curves = {name: _numbers(kept[name]) for name in columns}
+        chosen = rows["epoch"][rows["selected"] == 1] if "selected" in rows else ()
+        line = {
+            "epoch": kept["epoch"].astype(int).tolist(),
+            "selected": max(map(int, chosen), default=None),
+            **{name: values for name, values in curves.items() if set(values) != {None}},
         }
-
-    found = [
-        [member(rows) for rows in _split(groups[run], "member")] if run in groups else None
-        for run in order
-    ]
-    return {"step": step, "runs": found}
+        found.setdefault(run, []).append(line)
+    return {"step": step, "runs": [found.get(run) for run in order]}
 
 
 def _ranks(results: Results, order: Sequence[str]) -> dict[str, Any]:
@@ -168,38 +153,19 @@ def _ranks(results: Results, order: Sequence[str]) -> dict[str, Any]:
     tables = [table for table in tables if len(table) and set(table) >= CURVES]
     step = max(1, math.ceil(sum(map(len, tables)) / MOST_NUMBERS))
     shared: dict[tuple[float | None, ...], int] = {}
-
-    def line(rows: Columns) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {}
+    groups = (table.groupby(["run", "test", "parameter"], sort=False) for table in tables)
+    for (run, test, parameter), rows in chain.from_iterable(groups):
         bands = {name: tuple(_numbers(rows[name][::step])) for name in ("level", "lower", "upper")}
-        return {
-            "test": str(rows["test"][0]),
-            "parameter": str(rows["parameter"][0]),
-            "p": _short(rows["p_value"][0]),
+        line = {
+            "test": test,
+            "parameter": str(parameter),
+            "p": _short(rows["p_value"].iloc[0]),
             "value": _numbers(rows["value"][::step]),
             **{name: shared.setdefault(values, len(shared)) for name, values in bands.items()},
         }
-
-    lines: dict[str, list[Any]] = {}
-    for table in tables:
-        for run, rows in by_run(table).items():
-            found = [line(part) for part in _split(rows, "test", "parameter")]
-            lines.setdefault(run, []).extend(found)
-    return {
-        "shared": [list(values) for values in shared],
-        "runs": [lines.get(run) for run in order],
-    }
-
-
-def _split(columns: Columns, *names: str) -> list[Columns]:
-    """The parts of a run, by the values of some columns."""
-    keys = list(zip(*(columns[name] for name in names), strict=True))
-    masks = ([key == one for key in keys] for one in dict.fromkeys(keys))
-    return [{name: values[mask] for name, values in columns.items()} for mask in masks]
-
-
-def _mean(values: Iterable[Any]) -> float | None:
-    known = [value for value in values if isinstance(value, int | float)]
-    return _short(sum(known) / len(known)) if known else None
+        found.setdefault(run, []).append(line)
+    return {"shared": list(shared), "runs": [found.get(run) for run in order]}
 
 
 def _numbers(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
@@ -208,10 +174,10 @@ def _numbers(values: Iterable[Any], digits: int = DIGITS) -> list[float | None]:
 
 def _short(value: Any, digits: int = DIGITS) -> float | None:
     """Some significant digits; what is no number or not finite is None."""
-    if isinstance(value, str | bytes | Mapping | list | tuple) or value is None:
+    if not isinstance(value, Real) or not math.isfinite(value):
         return None
     number = float(value)
-    if not math.isfinite(number):
-        return None
-    rounded = float(f"{number:.{digits}g}") if abs(number) < 1e15 and number % 1 else number
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+    if abs(number) >= 1e15:
+        return number
+    rounded = float(f"{number:.{digits}g}") if number % 1 else number
+    return int(rounded) if rounded.is_integer() else rounded

@@ -1,7 +1,8 @@
 """One self-contained HTML page: the verdict first, then figures, table, failures and set-up.
 
 The page asks for nothing from outside. Its policy allows only the two scripts that are written
-into it here, by their hashes, so that no text from a store can become code.
+into it here, by their hashes, and its template escapes every text, so that no text from a store
+can become code.
 """
 
 from __future__ import annotations
@@ -10,22 +11,56 @@ import base64
 import hashlib
 import os
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
 from prudent._files import write_atomic
 from prudent.errors import InputError
-from prudent.reports.cells import Cell, arranged, cells
+from prudent.experiments.results import Results
+from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
 from prudent.reports.data import embedded, page_data
-from prudent.reports.page import COLUMNS, SIGNS, contents
+from prudent.reports.sentences import Case, case_sentence, cases, headline
 from prudent.version import __version__
 
 if TYPE_CHECKING:
-    from prudent.experiments import Results
+    from pandas import DataFrame
 
+# Key, title and class of each column of the table.
+COLUMNS = (
+    ("problem", "problem", "name"),
+    ("budget", "budget", "number"),
+    ("method", "method", "name"),
+    ("seeds", "seeds", "seeds"),
+    ("verdict", "verdict", ""),
+    ("worst_shortfall", "worst shortfall", "number"),
+    ("auc", "AUC", "number"),
+    ("log_posterior", "log posterior", "number"),
+    ("information_gain", "information gain, nats", "number"),
+    ("region_volume", "90 % region, % of prior", "number"),
+    ("pairs", "test pairs", "number"),
+    ("train_seconds", "time to train", "number"),
+)
+SIGNS = {
+    "over-confident": ("bad", "▼"),
+    "conservative": ("good", "▲"),
+    "calibrated": ("good", "●"),
+    "uninformative": ("unsure", "○"),
+    "not enough test pairs": ("unsure", "?"),
+    "no finished run": ("unsure", "–"),
+}
+# The states of runs that are not done, in order, and what is said where no reason is stored.
+SILENT = {
+    "failed": "no reason stored",
+    "interrupted": "no reason stored",
+    "running": "at work",
+    "left": "not begun",
+}
+# With more cases than this a table is easier to read than sentences.
+MOST_SENTENCES = 4
 # Panels that can be compared at a glance; of more, the smallest budget of each problem is shown.
 MOST_PANELS = 12
 # One script in the order of its parts: each uses those before it.
@@ -48,12 +83,9 @@ def write_report(
     require("matplotlib", "report", "figures")
     if results.runs.empty:
         raise InputError("there are no runs to report. Make some with: prudent demo")
-    write_atomic(path, _page(results, _public(Path(directory))).encode())
-
-
-def _public(directory: Path) -> str:
-    hidden = directory.is_absolute() or ".." in directory.parts
-    return directory.resolve().name if hidden else str(directory)
+    place = Path(directory)
+    hidden = place.is_absolute() or ".." in place.parts
+    write_atomic(path, _page(results, place.resolve().name if hidden else str(place)).encode())
 
 
 def _page(results: Results, name: str) -> str:
@@ -66,14 +98,19 @@ def _page(results: Results, name: str) -> str:
     data |= {"columns": COLUMNS, "signs": SIGNS, "most_panels": MOST_PANELS}
     figure, note = _static_figure(results, found)
     library, script = _read("vendor/plotly-basic.min.js"), _script()
-    text = _read("templates/report.html")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(text).render(
-        **contents(runs, found, name),
+    return environment.from_string(_read("templates/report.html")).render(
+        **_summary(runs, found),
+        **_made(runs, name),
+        title=f"{name}: which posterior can you trust?",
         policy=_policy(library, script),
         style=Markup(_read("templates/report.css")),
+        columns=COLUMNS,
+        signs=SIGNS,
+        cells=found,
+        unfinished=_unfinished(single, data["runs"]),
         problems=data["problems"],
         methods=data["methods"],
         budgets=sorted({budget for budget in data["runs"]["budget"] if budget}),
@@ -89,24 +126,90 @@ def _page(results: Results, name: str) -> str:
     )
 
 
+def _summary(runs: DataFrame, found: Sequence[Cell]) -> dict[str, Any]:
+    """How much there is, and the answer in words or, of many cases, in a table."""
+    done = runs[runs["state"] == "done"]
+    counts = {name: runs[name].nunique() for name in ("problem", "budget", "method", "seed")}
+    listing = ", ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in counts.items())
+    tested = ""
+    if len(done) and "num_pairs" in done:
+        ends = dict.fromkeys((int(done["num_pairs"].min()), int(done["num_pairs"].max())))
+        tested = f", {' to '.join(f'{end:,}' for end in ends)} test pairs each"
+    every = cases(found)
+    return {
+        "subtitle": f"{listing}: {len(done):,} of {len(runs):,} runs finished{tested}.",
+        "running": runs["state"].isin(("running", "interrupted", "left")).any(),
+        "num_done": len(done),
+        "num_runs": len(runs),
+        "headline": headline(every),
+        "sentences": [case_sentence(case) for case in every] if len(every) > 1 else [],
+        "matrix": _matrix(every) if len(every) > MOST_SENTENCES else None,
+    }
+
+
+def _matrix(found: Sequence[Case]) -> dict[str, Any]:
+    """The best method of each case: a row per problem, a column per budget."""
+    places = {(case.problem, case.budget): case for case in found}
+    problems, budgets = (sorted(set(names)) for names in zip(*places, strict=True))
+    rows = [(name, [places.get((name, budget)) for budget in budgets]) for name in problems]
+    return {"budgets": budgets, "rows": rows}
+
+
+def _unfinished(single: Sequence[Cell], runs: dict[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """State, reason and names of runs that are not done; equal reasons are told once."""
+    groups = defaultdict[tuple[str, str], list[str]](list)
+    for cell, run, seed in zip(single, runs["run"], runs["seed"], strict=True):
+        state, budget = cell.verdict.kind, f"{cell.budget:,}" if cell.budget else "?"
+        if state in SILENT:
+            name = f"{cell.problem} {cell.series.method} {budget} seed"
+            name += f" {'?' if seed is None else seed} ({run})"
+            groups[state, cell.evidence or SILENT[state]].append(name)
+    ordered = sorted(groups.items(), key=lambda item: (list(SILENT).index(item[0][0]), item[0]))
+    return [(state, reason, names) for (state, reason), names in ordered]
+
+
+def _made(runs: DataFrame, name: str) -> dict[str, Any]:
+    """How to repeat it, versions, and the settings that differ and that all runs share."""
+    alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
+    config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
+    hint = "" if alone else "   # RUN: see the table, one row per run"
+    known = [name for name in (*CELL, "seed", *SETTINGS) if name in runs]
+    values = {name: _values(runs[name]) for name in known}
+    versions = [field for field in runs.columns if str(field).endswith("_version")]
+    facts = {
+        "Versions": {name.removesuffix("_version"): _values(runs[name]) for name in versions},
+        "Settings that differ": {key: found for key, found in values.items() if len(found) > 1},
+        "Settings of all runs": {key: found for key, found in values.items() if len(found) == 1},
+    }
+    return {
+        "commands": f"prudent report {name} -o report.html\n"
+        f"prudent train --config {config} -o again{hint}",
+        "facts": {title: found for title, found in facts.items() if found},
+    }
+
+
+def _values(column: Any) -> list[str]:
+    """The distinct values as text, in order of size where they are numbers."""
+    found = column.dropna().unique().tolist()
+    numbers = all(isinstance(value, int | float) for value in found)
+    found = sorted(found, key=None if numbers else str)
+    return [f"{value:g}" if isinstance(value, float) else str(value) or "none" for value in found]
+
+
 def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
     """Coverage as SVG for readers without JavaScript, and a note on what is left out."""
-    from prudent.reports.figures.coverage import coverage
-    from prudent.reports.figures.registry import with_runs
-    from prudent.reports.figures.saving import svg
+    from prudent.reports.figures import draw, svg
 
-    every = sorted({(cell.problem, cell.budget) for cell in found if cell.num_done})
+    every = shown = sorted({(cell.problem, cell.budget) for cell in found if cell.num_done})
     if not every:
         return "", "No run is finished yet."
-    shown = every
     if len(every) > MOST_PANELS:
-        smallest = {problem: budget for problem, budget in reversed(every)}
-        shown = sorted(smallest.items())[:MOST_PANELS]
+        shown = sorted(dict(reversed(every)).items())[:MOST_PANELS]
     left = len(every) - len(shown)
     note = f"{left} more combinations of problem and budget are in the table below."
-    table = with_runs(results)
-    places = zip(table["problem"], table["budget"], strict=True)
-    drawn = svg(coverage(table[[place in shown for place in places]]), "main-")
+    places = zip(results.runs["problem"], results.runs["budget"], strict=True)
+    runs = results.runs[[place in shown for place in places]]
+    drawn = svg(draw("coverage", Results(runs=runs, curves=results.curves)), "main-")
     return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note if left else ""
 
 

@@ -4,36 +4,37 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from prudent.reports.cells import Cell
-from prudent.reports.numbers import Estimate
 
 # A sentence that names more methods than this is no longer one.
 MOST_NAMES = 6
+# What is said of one method, and of several, that cannot be trusted.
+REASONS = {
+    "over-confident": ("is over-confident", "are over-confident"),
+    "not enough test pairs": ("has too few test pairs to tell",) * 2,
+    "no finished run": ("has no finished run", "have no finished run"),
+}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a user has: a problem and a budget.
-
-    Args:
-        problem: The name of the problem.
-        budget: The number of simulations.
-        cells: The cells of the methods that were tried.
-    """
+    """What a user has, a problem and a budget, and the cells of the methods that were tried."""
 
     problem: str
     budget: int
     cells: tuple[Cell, ...]
 
-    @property
-    def num_short(self) -> int:
-        """The number of cells that are over-confident."""
-        return sum(cell.verdict.kind == "over-confident" for cell in self.cells)
+    def of_kind(self, kind: str) -> list[str]:
+        """The methods with that verdict."""
+        return [cell.name for cell in self.cells if cell.verdict.kind == kind]
 
     @property
     def best(self) -> Cell | None:
         """The sharpest cell that can be trusted."""
-        known = [c for c in self.cells if c.verdict.trusted and sharpness(c).mean is not None]
-        return max(known, key=lambda cell: sharpness(cell).mean or 0.0, default=None)
+        safe = [cell for cell in self.cells if cell.verdict.trusted]
+        known = [cell for cell in safe if cell.estimates[sharpness(cell)].mean is not None]
+        return max(
+            known, key=lambda cell: cell.estimates[sharpness(cell)].mean or 0.0, default=None
+        )
 
 
 def cases(cells: Iterable[Cell]) -> list[Case]:
@@ -44,25 +45,23 @@ def cases(cells: Iterable[Cell]) -> list[Case]:
     return [Case(*key, tuple(group)) for key, group in sorted(groups.items())]
 
 
-def sharpness(cell: Cell) -> Estimate:
-    """The information gain, which says how sharp a cell is, or the log posterior of older runs."""
-    gain = cell.estimates["information_gain"]
-    return gain if gain.mean is not None else cell.estimates["log_posterior"]
+def sharpness(cell: Cell) -> str:
+    """The metric that says how sharp a cell is: older runs have no information gain."""
+    known = cell.estimates["information_gain"].mean is not None
+    return "information_gain" if known else "log_posterior"
 
 
 def cost(cell: Cell) -> str:
     """The gain of a cell and its time."""
+    metric = sharpness(cell)
+    unit = " nats" if metric == "information_gain" else ""
     known = cell.estimates["train_seconds"].number > 0
     time = f", {cell.text('train_seconds')} to train" if known else ""
-    gained = cell.estimates["information_gain"]
-    if gained.mean is None:
-        return f"log posterior {cell.text('log_posterior')}{time}"
-    return f"information gain {cell.text('information_gain')} nats{time}"
+    return f"{metric.replace('_', ' ')} {cell.text(metric)}{unit}{time}"
 
 
 def case_sentence(case: Case) -> str:
     """Which methods can be trusted in this case, the sharpest of them and its cost."""
-    place = f"{case.problem} with {case.budget:,} simulations"
     safe = [cell.name for cell in case.cells if cell.verdict.trusted]
     if not safe:
         answer = "no method is known not to be over-confident"
@@ -74,22 +73,10 @@ def case_sentence(case: Case) -> str:
         useless = ", no more than the prior" if case.best.verdict.kind == "uninformative" else ""
         sharpest = "" if len(safe) == 1 else f"; the sharpest of these is {case.best.name}"
         answer += f"{sharpest} ({cost(case.best)}{useless})"
-    return f"On {place}, {answer}{_rest(case)}."
-
-
-def _rest(case: Case) -> str:
-    """The methods that cannot be trusted, by reason."""
-    reasons = {
-        "over-confident": ("is over-confident", "are over-confident"),
-        "not enough test pairs": ("has too few test pairs to tell",) * 2,
-        "no finished run": ("has no finished run", "have no finished run"),
-    }
-    parts = []
-    for kind, (one, several) in reasons.items():
-        names = [cell.name for cell in case.cells if cell.verdict.kind == kind]
-        if names:
-            parts.append(f"{_listing(names)} {one if len(names) == 1 else several}")
-    return "".join(f"; {part}" for part in parts)
+    for kind, (one, several) in REASONS.items():
+        if names := case.of_kind(kind):
+            answer += f"; {_listing(names)} {one if len(names) == 1 else several}"
+    return f"On {case.problem} with {case.budget:,} simulations, {answer}."
 
 
 def headline(found: Sequence[Case]) -> str:
@@ -101,8 +88,7 @@ def headline(found: Sequence[Case]) -> str:
     names = list(dict.fromkeys(cell.name for case in found for cell in case.cells))
     tried = {n: [c for case in found for c in case.cells if c.name == n] for n in names}
     safe = {n: sum(cell.verdict.trusted for cell in own) for n, own in tried.items()}
-    ranking = sorted(names, key=lambda n: -safe[n] / len(tried[n]))
-    first, *others = ranking[:MOST_NAMES]
+    first, *others = sorted(names, key=lambda n: -safe[n] / len(tried[n]))[:MOST_NAMES]
     sentence = f"{first} is not over-confident in {safe[first]} of {len(tried[first])} cases"
     sentence += "".join(f", {name} in {safe[name]} of {len(tried[name])}" for name in others)
     best = [case.best.name for case in found if case.best is not None]

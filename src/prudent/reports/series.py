@@ -14,13 +14,10 @@ MARKERS = ("X", "*", "p", "h", "d", "<", ">")
 
 @dataclass(frozen=True)
 class Series:
-    """Runs of one method with one setting, which share a name and a look everywhere.
+    """Runs of one method with one setting, mostly none, which share a name and a look everywhere.
 
-    Args:
-        method: The name of the method.
-        setting: What tells the runs from others of the method; mostly nothing.
-        number: The place of the setting among those of the method: the first has the look of
-            the method, the others have its color.
+    The number is the place of the setting among those of the method: the first has the look of
+    the method, the others have its color.
     """
 
     method: str

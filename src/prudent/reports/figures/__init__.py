@@ -9,13 +9,13 @@ from prudent._lazy import attach
 
 if TYPE_CHECKING:
     from prudent.reports.figures.registry import FIGURES as FIGURES
+    from prudent.reports.figures.registry import FORMATS as FORMATS
     from prudent.reports.figures.registry import Entry as Entry
     from prudent.reports.figures.registry import draw as draw
     from prudent.reports.figures.registry import get as get
     from prudent.reports.figures.registry import names as names
-    from prudent.reports.figures.saving import FORMATS as FORMATS
-    from prudent.reports.figures.saving import png as png
-    from prudent.reports.figures.saving import save as save
-    from prudent.reports.figures.saving import svg as svg
+    from prudent.reports.figures.registry import png as png
+    from prudent.reports.figures.registry import save as save
+    from prudent.reports.figures.registry import svg as svg
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.lines import Line2D
 
 from prudent._plots import plain_name
 from prudent.errors import InputError
@@ -22,8 +25,7 @@ class Shown:
     """The rows of cells that a figure draws.
 
     Args:
-        rows: The rows of finished runs that have a number to draw; the column ``series`` says to
-            which series each belongs.
+        rows: The rows of finished runs that have a number to draw, with the name of their series.
         series: The series to draw, by name.
         notes: What a reader must know about the rest.
         num_seeds: The number of seeds that a complete cell has.
@@ -34,32 +36,36 @@ class Shown:
     notes: list[str]
     num_seeds: int
 
+    def average(self, words: str) -> str:
+        """Words with the number of seeds in them, if there are several."""
+        return words.format(f"{self.num_seeds} seeds") if self.num_seeds > 1 else "One seed"
+
+    def each(self, rows: DataFrame) -> Iterator[tuple[str, Series, DataFrame]]:
+        """The series that have some of these rows, in order."""
+        groups = dict(list(rows.groupby("series")))
+        return ((name, one, groups[name]) for name, one in self.series.items() if name in groups)
+
     @property
-    def seeds(self) -> str:
-        """The number of seeds, in words."""
-        return f"{self.num_seeds} seed{'' if self.num_seeds == 1 else 's'}"
+    def handles(self) -> list[Any]:
+        """The legend's handles of all series."""
+        return [Line2D([], [], label=name, **one.line) for name, one in self.series.items()]
 
 
-def finished(table: DataFrame, what: str = "runs") -> DataFrame:
+def finished(table: DataFrame) -> DataFrame:
     """The rows of runs that are done; none at all is an error."""
     known = table[table["problem"].notna()]
     rows = known[known["state"] == "done"] if "state" in known else known
     if len(rows) == 0:
         count = f"; {len(table):,} failed or are not done" if len(table) else ""
         raise InputError(
-            f"no finished {what} to draw{count}. Make some with: prudent demo, or prudent sweep"
+            f"no finished runs to draw{count}. Make some with: prudent demo, or prudent sweep"
         )
     return rows
 
 
 def shown(table: DataFrame, value: str) -> Shown:
-    """The rows to draw in figures of cells.
-
-    Args:
-        table: One row or several per run; runs that are not done have no ``value``.
-        value: The column that is drawn.
-    """
-    finished(table)
+    """The rows to draw in figures of cells; runs that are not done have no value to draw."""
+    done = finished(table)["run"]
     table = table[table["problem"].notna()]
     runs = table.drop_duplicates("run")
     pairs = list(zip(runs["method"], settings(runs), strict=True))
@@ -71,17 +77,16 @@ def shown(table: DataFrame, value: str) -> Shown:
             "some cells have several runs of one seed, and this table does not say how they "
             "differ. Use: prudent.reports.figures.draw(name, results)"
         )
-    good = finished(runs)
-    good = good[good[value].notna()]
+    good = runs[runs["run"].isin(done) & runs[value].notna()]
     if len(good) == 0:
         raise InputError(f"no run has a finite `{value}` to draw; see the column in the table.")
-    counts = good.groupby(cell)["seed"].nunique()
     num_seeds = int(runs["seed"].nunique())
+    cells = runs.groupby(cell, sort=False).groups
+    counts = good.groupby(cell)["seed"].nunique().reindex(list(cells), fill_value=0)
     short = [
-        f"{name} {plain_name(problem)} {int(budget):,}: {counts.get((problem, name, budget), 0)} "
-        f"of {num_seeds} seeds"
-        for problem, name, budget in runs.groupby(cell, sort=False).groups
-        if counts.get((problem, name, budget), 0) < num_seeds
+        f"{name} {plain_name(problem)} {int(budget):,}: {count} of {num_seeds} seeds"
+        for (problem, name, budget), count in counts.items()
+        if count < num_seeds
     ]
     if len(short) > MOST_CELLS:
         short[MOST_CELLS:] = [f"and {len(short) - MOST_CELLS} more cells with fewer seeds"]
@@ -91,36 +96,19 @@ def shown(table: DataFrame, value: str) -> Shown:
     return Shown(rows, kept, ["; ".join(short)] if short else [], num_seeds)
 
 
-def one_run(table: DataFrame, run: str | None, what: str, remedy: str) -> DataFrame:
-    """The rows of one run.
-
-    Args:
-        table: The rows of several runs.
-        run: The identity or its beginning; None for the first.
-        what: What the rows are.
-        remedy: What to do if there are none.
-    """
-    if len(table) == 0:
-        raise InputError(f"no {what} to draw. {remedy}")
-    if run is None:
-        return table[table["run"] == table["run"].iloc[0]]
-    found = sorted({name for name in table["run"] if name.startswith(run)})
-    if len(found) != 1:
-        raise InputError(
-            f"{len(found)} runs with {what} begin with `{run}`; expected one of "
-            f"{' '.join(table['run'].unique()[:5])} ..."
-        )
-    return table[table["run"] == found[0]]
+def name_cell(row: Any) -> str:
+    """The method, the problem and the budget of a row, for titles."""
+    method, problem = plain_name(Series(row["method"]).name), plain_name(row["problem"])
+    return f"{method} on {problem}, {int(row['budget']):,} simulations"
 
 
-def name_run(rows: DataFrame) -> str:
-    """The run that the rows belong to, for titles."""
-    first = rows.iloc[0]
-    method, problem = plain_name(Series(first["method"]).name), plain_name(first["problem"])
-    where = f"{method} on {problem}, {int(first['budget']):,} simulations"
-    return f"{where}, seed {int(first['seed'])} ({first['run']})"
+def two_deviations(groups: Any) -> tuple[Any, Any, Any]:
+    """The means of groups, and what is two standard deviations below and above them."""
+    mean, spread = groups.mean(), 2 * groups.std().fillna(0)
+    return mean, mean - spread, mean + spread
 
 
-def regularizer(method: str) -> str | None:
-    """The term that a method adds to its loss, if any."""
-    return METHODS[method].regularizer if method in METHODS else None
+def penalized(table: DataFrame) -> DataFrame:
+    """The rows of methods with a coverage penalty."""
+    names = [name for name, method in METHODS.items() if method.regularizer == "coverage"]
+    return table[table["method"].isin(names)]

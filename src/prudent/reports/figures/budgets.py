@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from prudent import _plots as plots
 from prudent.errors import InputError
-from prudent.reports.figures._rows import Shown, shown
+from prudent.reports.figures._rows import Shown, shown, two_deviations
 from prudent.reports.series import Series
 
 if TYPE_CHECKING:
@@ -19,55 +19,36 @@ if TYPE_CHECKING:
 WORDS: Any = {"color": plots.GREY, "style": "italic", "fontsize": plots.SMALL, "ha": "right"}
 
 
-@plots.themed
 def log_posterior(runs: DataFrame) -> Figure:
     """Log posterior of the truth against the budget: median, least and greatest over seeds."""
     found = shown(runs, "log_posterior")
-    figure, axes = _by_budget(found)
-    handles: dict[str, Any] = {}
+    priors = found.rows.groupby("problem")["log_prior"].median()
+    figure, axes = _by_budget(
+        found, "log_posterior", lambda groups: (groups.median(), groups.min(), groups.max())
+    )
+    style: Any = {"color": "black", "linestyle": ":", "linewidth": 1}
     for problem, axis in axes.items():
-        rows = found.rows[found.rows["problem"] == problem]
-        for name, one in found.series.items():
-            groups = rows[rows["series"] == name].groupby("budget")["log_posterior"]
-            middle, ends = groups.median(), (groups.min(), groups.max())
-            handles |= _line(axis, found, name, one, middle, *ends)
-        prior = axis.axhline(
-            rows["log_prior"].median(), color="black", linestyle=":", linewidth=1, label="prior"
-        )
+        prior = axis.axhline(priors[problem], label="prior", **style)
         axis.set_ylabel("log posterior")
-    several = found.num_seeds > 1
-    note = f"Median of {found.seeds}; band: least to greatest" if several else "One seed"
-    lines = [*_in_order(found, handles), prior]
-    plots.dress(figure, "Log posterior of the truth", [note, *found.notes], lines)
-    return figure
+    notes = [found.average("Median of {}; band: least to greatest"), *found.notes]
+    return plots.dress(figure, "Log posterior of the truth", notes, [*found.handles, prior])
 
 
-@plots.themed
 def auc(runs: DataFrame) -> Figure:
     """AUC of the coverage curve against the budget: mean and two standard deviations."""
     found = shown(runs, "auc")
-    figure, axes = _by_budget(found, sharey=True)
-    handles: dict[str, Any] = {}
-    for problem, axis in axes.items():
-        rows = found.rows[found.rows["problem"] == problem]
-        axis.axhline(0, color=plots.LINE, linewidth=0.8)
-        for name, one in found.series.items():
-            groups = rows[rows["series"] == name].groupby("budget")["auc"]
-            mean, spread = groups.mean(), 2 * groups.std().fillna(0)
-            handles |= _line(axis, found, name, one, mean, mean - spread, mean + spread)
+    figure, axes = _by_budget(found, "auc", two_deviations, sharey=True)
+    for axis in axes.values():
+        axis.axhline(0, color=plots.LINE, linewidth=0.8, zorder=1.9)
         axis.set_ylabel("AUC")
     first = next(iter(axes.values()))
     first.margins(y=0.15)
     first.text(0.98, 0.98, "cautious", va="top", transform=first.transAxes, **WORDS)
     first.text(0.98, 0.02, "over-confident", va="bottom", transform=first.transAxes, **WORDS)
-    note = f"Mean of {found.seeds}; band: ± 2 standard deviations"
-    notes = [note if found.num_seeds > 1 else "One seed", *found.notes]
-    lines = _in_order(found, handles)
-    plots.dress(figure, "Area between coverage curve and diagonal", notes, lines)
-    return figure
+    notes = [found.average("Mean of {}; band: ± 2 standard deviations"), *found.notes]
+    return plots.dress(figure, "Area between coverage curve and diagonal", notes, found.handles)
 
 
-@plots.themed
 def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
     """Worst shortfall of coverage against information gain: by which to choose a method."""
     found = shown(runs, "information_gain")
@@ -79,14 +60,9 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
     else:
         raise InputError("`ax` takes one problem; filter the table, or leave `ax` out.")
     budgets = sorted(found.rows["budget"].unique())
-    handles: dict[str, Any] = {}
     for problem, axis in axes.items():
-        rows = found.rows[found.rows["problem"] == problem]
-        for name, one in found.series.items():
-            own = rows[rows["series"] == name].groupby("budget")
-            if len(own):
-                mean = own[["information_gain", "worst_shortfall"]].mean()
-                handles[name] = _path(axis, name, one, mean, budgets)
+        for _, one, rows in found.each(found.rows[found.rows["problem"] == problem]):
+            _path(axis, one, rows, budgets)
         axis.axhline(0, color=plots.LINE, linewidth=0.8, zorder=1)
         axis.set(xlabel="information gain (nats)", ylabel="worst shortfall")
         axis.margins(0.12)
@@ -95,34 +71,25 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
         low, high = axis.get_ylim()
         axis.set_ylim(low - 0.15 * (high - low), high)
         axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= high])
-    lines = _in_order(found, handles)
     sizes = f"{budgets[0]:,.0f} simulations"
     if len(budgets) > 1:
         sizes = f"small to large marker: {budgets[0]:,.0f} to {budgets[-1]:,.0f} simulations"
-    average = f"Mean of {found.seeds}" if found.num_seeds > 1 else "One seed"
     if ax is None:
-        notes = [f"{average}; {sizes}", *found.notes]
-        plots.dress(figure, "Honesty against information", notes, lines)
+        notes = [f"{found.average('Mean of {}')}; {sizes}", *found.notes]
+        plots.dress(figure, "Honesty against information", notes, found.handles)
     else:
-        ax.legend(handles=lines)
+        ax.legend(handles=found.handles)
     return figure
 
 
-def _path(axis: Axes, name: str, one: Series, mean: DataFrame, budgets: list[Any]) -> Any:
-    """One series from the smallest budget to the largest; returns the legend's handle."""
-    gain, shortfall = mean["information_gain"], mean["worst_shortfall"]
-    axis.plot(gain, shortfall, **{**one.line, "marker": "", "linewidth": 0.8})
-    for budget in mean.index:
+def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> None:
+    """One series from the smallest budget to the largest, whose marker is the largest."""
+    mean = rows.groupby("budget")[["information_gain", "worst_shortfall"]].mean()
+    axis.plot(*mean.to_numpy().T, **{**one.line, "marker": "", "linewidth": 0.8})
+    style: Any = {**one.line, "linestyle": "", "alpha": 0.8, "markeredgewidth": 0}
+    for budget, gain, shortfall in mean.itertuples():
         share = budgets.index(budget) / (len(budgets) - 1) if len(budgets) > 1 else 0.5
-        axis.plot(
-            gain[budget],
-            shortfall[budget],
-            **{**one.line, "linestyle": ""},
-            markersize=4 + 4 * share,
-            alpha=0.8,
-            markeredgewidth=0,
-        )
-    return axis.plot([], [], label=name, **one.line)[0]
+        axis.plot(gain, shortfall, markersize=4 + 4 * share, **style)
 
 
 def _by_problem(found: Shown, **options: Any) -> tuple[Figure, dict[str, Axes]]:
@@ -134,12 +101,25 @@ def _by_problem(found: Shown, **options: Any) -> tuple[Figure, dict[str, Axes]]:
     return figure, dict(zip(problems, axes, strict=True))
 
 
-def _by_budget(found: Shown, **options: Any) -> tuple[Figure, dict[str, Axes]]:
-    """A panel per problem, with the budget along its axis."""
+def _by_budget(
+    found: Shown, value: str, spread: Callable[[Any], tuple[Any, Any, Any]], **options: Any
+) -> tuple[Figure, dict[str, Axes]]:
+    """A panel per problem, with a line and its band for each series against the budget."""
     figure, axes = _by_problem(found, **options)
-    for axis in axes.values():
-        _budget_axis(axis, found.rows["budget"])
+    names, budgets = list(found.series), found.rows["budget"].unique()
+    # One budget alone has bars instead of bands, and series beside each other.
+    step = 0.0 if len(budgets) > 1 else 0.12
+    for problem, axis in axes.items():
+        _budget_axis(axis, budgets)
         axis.set_xlabel("simulations")
+        for name, one, rows in found.each(found.rows[found.rows["problem"] == problem]):
+            middle, lower, upper = spread(rows.groupby("budget")[value])
+            x = middle.index * 2 ** (step * (names.index(name) - (len(names) - 1) / 2))
+            if len(x) > 1:
+                axis.fill_between(x, lower, upper, color=one.color, alpha=0.2, linewidth=0)
+            else:
+                axis.vlines(x, lower, upper, color=one.color, linewidth=1)
+            axis.plot(x, middle, label=name, **one.line)
     return figure, axes
 
 
@@ -153,24 +133,3 @@ def _budget_axis(axis: Axes, budgets: Iterable[float], most: int = 3) -> None:
     axis.set_xticks(labelled, [f"{value:,}" for value in labelled])
     axis.set_xticks(values, minor=True, labels=[""] * len(values))
     axis.set_xlim(values[0] / 1.5, values[-1] * 1.5)
-
-
-def _line(
-    axis: Axes, found: Shown, name: str, one: Series, middle: Any, lower: Any, upper: Any
-) -> dict[str, Any]:
-    """A line with its band; a bar where there is one budget and so no area."""
-    if len(middle) == 0:
-        return {}
-    budgets, names = found.rows["budget"].unique(), list(found.series)
-    # One budget alone: the series are drawn beside each other.
-    step = 0.0 if len(budgets) > 1 else 0.12
-    x = middle.index * 2 ** (step * (names.index(name) - (len(names) - 1) / 2))
-    if len(x) > 1:
-        axis.fill_between(x, lower, upper, color=one.color, alpha=0.2, linewidth=0)
-    else:
-        axis.vlines(x, lower, upper, color=one.color, linewidth=1)
-    return {name: axis.plot(x, middle, label=name, **one.line)[0]}
-
-
-def _in_order(found: Shown, handles: dict[str, Any]) -> list[Any]:
-    return [handles[name] for name in found.series]

@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prudent import _plots as plots
-from prudent.reports.figures._rows import name_run, one_run
-from prudent.reports.figures.one_run import THOROUGH
-from prudent.reports.series import Series
+from prudent.reports.figures.one_run import rows_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,12 +18,12 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 BINS = 36
 MASSES = (0.9, 0.5)
+MARK: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
 
 
-@plots.themed
 def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     """Posterior draws for one observation, with the truth and the exact posterior if known."""
-    rows = one_run(draws, run, "posterior draws", THOROUGH)
+    rows, look, title = rows_of(draws, run, "posterior draws")
     names = list(rows["parameter"].unique())
     tables = {
         kind: part.pivot(index="draw", columns="parameter", values="value")[names].to_numpy()
@@ -33,44 +31,35 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     }
     posterior, exact, truth = (tables.get(kind) for kind in ("posterior", "exact", "truth"))
     assert posterior is not None
-    everything = np.concatenate([part for part in (posterior, exact, truth) if part is not None])
-    limits = _limits(everything)
-    method = Series(rows["method"].iloc[0])
-    color = method.color
+    limits = _limits(np.concatenate(list(tables.values())))
     size = plots.SINGLE if len(names) == 1 else max(1.3, plots.SINGLE / len(names))
     figure, axes = plots.canvas(len(names), len(names), panel=(size, size))
     for i, j in np.ndindex(len(names), len(names)):
-        axis = axes[i, j]
+        axis, pair = axes[i, j], [j, i]
         if j > i:
             axis.remove()
             continue
-        if i == j:
-            _density(
-                axis, posterior[:, i], exact if exact is None else exact[:, i], limits[i], color
-            )
-        else:
-            pair = [j, i]
-            _regions(axis, posterior[:, pair], limits[pair], color, filled=True)
-            if exact is not None:
-                _regions(axis, exact[:, pair], limits[pair], "black", filled=False)
+        draw = _density if i == j else _regions
+        draw(axis, posterior[:, pair], limits[pair], look.color)
+        if exact is not None:
+            draw(axis, exact[:, pair], limits[pair])
         if truth is not None:
-            _mark(axis, truth[0], j, None if i == j else i)
+            axis.axvline(truth[0, j], **MARK)
+        if truth is not None and i != j:
+            axis.axhline(truth[0, i], **MARK)
+            axis.plot(truth[0, j], truth[0, i], "x", color=plots.RED, markersize=5)
         axis.set_xlim(*limits[j])
         axis.locator_params(nbins=4)
         _label(axis, names, i, j)
-    handles = [
-        axes[0, 0].fill_between(
-            [], [], color=color, alpha=0.5, label=f"{plots.plain_name(method.name)} posterior"
-        )
-    ]
+    label = f"{plots.plain_name(look.name)} posterior"
+    handles = [axes[0, 0].fill_between([], [], color=look.color, alpha=0.5, label=label)]
     if exact is not None:
         handles += axes[0, 0].plot([], [], "k--", linewidth=1, label="exact")
     if truth is not None:
         handles += axes[0, 0].plot([], [], "x:", color=plots.RED, label="truth")
     note = f"{len(posterior):,} draws for one observation"
     note += ";\nregions hold 50 % and 90 % of them" if len(names) > 1 else ""
-    plots.dress(figure, name_run(rows), [note], handles)
-    return figure
+    return plots.dress(figure, title, [note], handles)
 
 
 def _limits(values: Array) -> Array:
@@ -80,30 +69,28 @@ def _limits(values: Array) -> Array:
     return np.stack((low - room, high + room), axis=1)
 
 
-def _density(axis: Axes, values: Array, exact: Array | None, limits: Array, color: str) -> None:
-    edges = np.linspace(limits[0], limits[1], BINS + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
-    axis.fill_between(centres, _heights(values, edges), color=color, alpha=0.5)
-    if exact is not None:
-        axis.plot(centres, _heights(exact, edges), "k--", linewidth=0.9)
-    axis.set(yticks=[], ylim=(0, None))
-
-
-def _heights(values: Array, edges: Array) -> Array:
-    return smooth(np.histogram(values, edges, density=True)[0])
-
-
-def _regions(axis: Axes, values: Array, limits: Array, color: str, *, filled: bool) -> None:
-    edges = [np.linspace(low, high, BINS + 1) for low, high in limits]
-    counts, *_ = np.histogram2d(values[:, 0], values[:, 1], bins=edges)
-    counts = smooth(counts)
-    centres = [(part[1:] + part[:-1]) / 2 for part in edges]
-    levels = mass_levels(counts, MASSES)
-    if filled:
-        for level, alpha in zip(levels, (0.3, 0.4), strict=True):
-            axis.contourf(*centres, counts.T, [level, counts.max()], colors=[color], alpha=alpha)
+def _density(axis: Axes, values: Array, limits: Array, color: str | None = None) -> None:
+    """The density of the first column: filled, or dashed where no color is given."""
+    edges = np.linspace(limits[0, 0], limits[0, 1], BINS + 1)
+    centers = (edges[1:] + edges[:-1]) / 2
+    heights = smooth(np.histogram(values[:, 0], edges, density=True)[0])
+    if color:
+        axis.fill_between(centers, heights, color=color, alpha=0.5)
     else:
-        axis.contour(*centres, counts.T, levels, colors=color, linestyles="--", linewidths=0.9)
+        axis.plot(centers, heights, "k--", linewidth=0.9)
+
+
+def _regions(axis: Axes, values: Array, limits: Array, color: str | None = None) -> None:
+    """The regions of two columns: filled, or dashed where no color is given."""
+    edges = [np.linspace(low, high, BINS + 1) for low, high in limits]
+    counts = smooth(np.histogram2d(values[:, 0], values[:, 1], bins=edges)[0])
+    centers = [(part[1:] + part[:-1]) / 2 for part in edges]
+    levels = mass_levels(counts, MASSES)
+    if color:
+        for level, alpha in zip(levels, (0.3, 0.4), strict=True):
+            axis.contourf(*centers, counts.T, [level, counts.max()], colors=[color], alpha=alpha)
+    else:
+        axis.contour(*centers, counts.T, levels, colors="black", linestyles="--", linewidths=0.9)
     axis.set_ylim(*limits[1])
 
 
@@ -132,14 +119,6 @@ def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
     return [float(ordered[np.searchsorted(share, mass - 1e-9)]) for mass in masses]
 
 
-def _mark(axis: Axes, truth: Any, j: int, i: int | None) -> None:
-    color = plots.RED
-    axis.axvline(truth[j], color=color, linestyle=":", linewidth=1)
-    if i is not None:
-        axis.axhline(truth[i], color=color, linestyle=":", linewidth=1)
-        axis.plot(truth[j], truth[i], "x", color=color, markersize=5)
-
-
 def _label(axis: Axes, names: list[str], i: int, j: int) -> None:
     last = len(names) - 1
     if i == last:
@@ -149,6 +128,6 @@ def _label(axis: Axes, names: list[str], i: int, j: int) -> None:
     if j == 0 and i > 0:
         axis.set_ylabel(plots.plain_name(names[i], 20))
     elif i == j:
-        axis.set_ylabel("density")
+        axis.set(ylabel="density", yticks=[], ylim=(0, None))
     else:
         axis.tick_params(labelleft=False)

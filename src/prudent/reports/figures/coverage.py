@@ -9,14 +9,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from prudent import _plots as plots
-from prudent.reports.cells import by_run, mean_curve
-from prudent.reports.figures._rows import Shown, regularizer, shown
+from prudent.reports.cells import mean_curve
+from prudent.reports.figures._rows import Shown, penalized, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@plots.themed
 def coverage(curves: DataFrame) -> Figure:
     """Coverage against level: a row per problem, a column per budget, a color per method."""
     found = shown(curves, "coverage")
@@ -35,41 +34,30 @@ def coverage(curves: DataFrame) -> Figure:
             name = plots.plain_name(problem, 20)
             axis.set(xlabel="credibility level", ylabel=f"{name}\ncoverage")
             axis.label_outer()
-    handles = [
-        axes[0, 0].plot([], [], label=name, **one.line)[0] for name, one in found.series.items()
-    ]
-    one = found.num_seeds == 1
-    average = "One seed" if one else f"Thick: mean of {found.seeds}; thin: each"
-    plots.dress(
-        figure, f"Expected coverage{_targets(found.rows)}", [average, *found.notes], handles
-    )
-    return figure
+    title = f"Expected coverage{_targets(found.rows)}"
+    notes = [found.average("Thick: mean of {}; thin: each"), *found.notes]
+    return plots.dress(figure, title, notes, found.handles)
 
 
 def _panel(axis: Axes, cell: DataFrame, found: Shown) -> None:
     if len(cell) == 0:
         words: Any = {"ha": "center", "backgroundcolor": "white", "fontsize": plots.SMALL}
         axis.text(0.5, 0.5, "no finished run", **words)
-    for offset, (name, one) in enumerate(found.series.items()):
-        rows = cell[cell["series"] == name]
-        if len(rows) == 0:
-            continue
-        each = list(by_run(rows).values())
+    for name, one, rows in found.each(cell):
+        each = [part for _, part in rows.groupby("run")]
         if len(each) > 1:
-            lines = [list(zip(part["level"], part["coverage"], strict=True)) for part in each]
+            lines = [part[["level", "coverage"]].to_numpy(float) for part in each]
             thin = LineCollection(lines, colors=one.color, linewidths=0.5, alpha=0.5)
             axis.add_collection(thin, autolim=False)
-        pairs = [part["num_pairs"][0] if "num_pairs" in part else 1 for part in each]
+        pairs = [part["num_pairs"].iloc[0] if "num_pairs" in part else 1 for part in each]
         mean = mean_curve(each, pairs)
         # So that markers of curves that agree lie beside each other.
-        places = (offset % 6, 6)
+        places = (list(found.series).index(name) % 6, 6)
         axis.plot(mean["levels"], mean["curve"], markevery=places, **one.line)
 
 
 def _targets(rows: DataFrame) -> str:
     """What the coverage penalty aimed at, where that is not the default."""
-    if "target" not in rows:
-        return ""
-    used = rows[rows["method"].map(regularizer) == "coverage"]["target"].unique()
+    used = penalized(rows)["target"].unique() if "target" in rows else ()
     other = [str(target) for target in used if target != "conservative"]
     return f", penalty with target {' and '.join(other)}" if other else ""

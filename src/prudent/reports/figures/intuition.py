@@ -1,6 +1,7 @@
 """The appendix figure of the paper: what coverage means, in one dimension."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,21 +19,15 @@ MODES = (-1.5, 1.5)
 
 @dataclass(frozen=True)
 class Mixture:
-    """Two Gaussians with the paper's shares.
-
-    Args:
-        deviations: The standard deviation of each.
-    """
+    """Two Gaussians with the paper's shares, and with these standard deviations."""
 
     deviations: tuple[float, float]
 
     def density(self, points: Array) -> Array:
         """The density at some points."""
-        total = np.zeros_like(points)
-        for share, mode, deviation in zip(SHARES, MODES, self.deviations, strict=True):
-            scaled = (points - mode) / deviation
-            total += share * np.exp(-0.5 * scaled**2) / (deviation * np.sqrt(2 * np.pi))
-        return total
+        scaled = (points[:, None] - MODES) / self.deviations
+        heights = np.exp(-0.5 * scaled**2) / (np.asarray(self.deviations) * np.sqrt(2 * np.pi))
+        return np.asarray((heights * SHARES).sum(axis=1))
 
     def draw(self, number: int, seed: int) -> Array:
         """Draws from the mixture, (number,)."""
@@ -43,45 +38,29 @@ class Mixture:
         return values
 
 
-@plots.themed
 def intuition(
     *, level: float = 0.9, num_samples: int = 1000, seed: int = 0, ax: Axes | None = None
 ) -> Figure:
-    """A posterior that is too narrow, its credible region, and how many truths that region holds.
-
-    Args:
-        level: The credibility level of the region.
-        num_samples: The number of draws from the true distribution.
-        seed: The seed of the draws.
-        ax: The axes to draw in.
-    """
+    """A posterior that is too narrow, its credible region, and how many truths that holds."""
     truth, narrow = Mixture((0.9, 0.4)), Mixture((0.7, 0.2))
     points = np.linspace(-6, 4.5, 20_001)
     (height,) = mass_levels(narrow.density(points), (level,))
-    inside = narrow.density(points) >= height
+    inside = (narrow.density(points) >= height).tolist()
     draws = truth.draw(num_samples, seed)
     covered = float((narrow.density(draws) >= height).mean())
     error = float(np.sqrt(covered * (1 - covered) / num_samples))
     figure, axis = plots.one_axis(ax)
-    axis.fill_between(
-        points,
-        narrow.density(points),
-        where=inside.tolist(),
-        color=plots.BLUE,
-        alpha=0.25,
-        linewidth=0,
-        label=f"its {100 * level:g} % region",
-    )
+    style: Any = {"color": plots.BLUE, "alpha": 0.25, "linewidth": 0}
+    region = f"{100 * level:g} % region"
+    axis.fill_between(points, narrow.density(points), where=inside, label=f"its {region}", **style)
     axis.plot(points, truth.density(points), color="black", label="true distribution")
     axis.plot(points, narrow.density(points), color=plots.RED, ls="--", label="approximation")
     axis.plot(draws, np.full_like(draws, -0.02), "|", color="black", alpha=0.3, markersize=5)
     axis.set(xlabel="parameter", ylabel="density", ylim=(-0.05, None), xlim=(-5, 3.5))
     text = (
-        f"The {100 * level:g} % region holds {100 * covered:.0f} ± {100 * error:.0f} % of "
-        f"{num_samples:,} draws from the truth: over-confident"
+        f"The {region} holds {100 * covered:.0f} ± {100 * error:.0f} % of {num_samples:,} draws "
+        f"from the truth: {'cautious' if covered >= level else 'over-confident'}"
     )
-    if covered >= level:
-        text = text.replace("over-confident", "cautious")
     if ax is None:
         handles, _ = axis.get_legend_handles_labels()
         plots.dress(figure, "What coverage means", [text], handles)

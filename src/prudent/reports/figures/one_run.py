@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prudent import _plots as plots
+from prudent.errors import InputError
 from prudent.history import PANELS, History
-from prudent.reports.figures._rows import finished, name_run, one_run
+from prudent.reports.figures._rows import finished, name_cell
 from prudent.reports.series import Series
 
 if TYPE_CHECKING:
@@ -19,46 +20,60 @@ DEMO = "Make some with: prudent demo"
 THOROUGH = "Run with `thorough = true`, for instance: prudent sweep FILE --set thorough=true"
 
 
-@plots.themed
+def rows_of(
+    table: DataFrame, run: str | None, what: str, remedy: str = THOROUGH
+) -> tuple[DataFrame, Series, str]:
+    """The rows of a run, given by the beginning of its identity, its look, and its title."""
+    if len(table) == 0:
+        raise InputError(f"no {what} to draw. {remedy}")
+    first = table["run"].iloc[0]
+    found = [first] if run is None else {name for name in table["run"] if name.startswith(run)}
+    if len(found) != 1:
+        raise InputError(
+            f"{len(found)} runs with {what} begin with `{run}`; expected one of "
+            f"{' '.join(table['run'].unique()[:5])} ..."
+        )
+    rows = table[table["run"].isin(found)]
+    row = rows.iloc[0]
+    title = f"{name_cell(row)}, seed {int(row['seed'])} ({row['run']})"
+    return rows, Series(row["method"]), title
+
+
 def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
     """The coverage of one run with its 95 % interval at each level."""
-    rows = one_run(finished(curves), run, "coverage curves", DEMO)
+    rows, look, title = rows_of(finished(curves), run, "coverage curves", DEMO)
     figure, axis = plots.one_axis(ax)
     bands = (rows[name] for name in ("level", "coverage", "lower", "upper"))
-    plots.coverage_curve(axis, *bands, **Series(rows["method"].iloc[0]).line)
+    plots.coverage_curve(axis, *bands, **look.line)
     pairs = f" ({int(rows['num_pairs'].iloc[0]):,} test pairs)" if "num_pairs" in rows else ""
-    return _titled(figure, ax, name_run(rows), f"Band: 95 % at each level{pairs}")
+    return _titled(figure, ax, title, f"Band: 95 % at each level{pairs}")
 
 
-@plots.themed
 def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:
     """The difference of the ranks of the truth from uniform ones, one panel per parameter."""
-    rows = one_run(ranks[ranks["test"] == "sbc"], run, "SBC ranks", THOROUGH)
+    rows, look, title = rows_of(ranks[ranks["test"] == "sbc"], run, "SBC ranks")
     groups = list(rows.groupby("parameter", sort=False))
     figure, axes = plots.panels(len(groups), sharey=True)
-    color = Series(rows["method"].iloc[0]).color
     for axis, (name, own) in zip(axes, groups, strict=True):
-        plots.rank_curve(axis, *(own[column] for column in plots.BANDS), color=color)
+        plots.rank_curve(axis, "sbc", own, color=look.color)
         axis.set_title(f"{plots.plain_name(name, 20)}, p = {own['p_value'].iloc[0]:.2g}")
         axis.yaxis.label.set_visible(axis.get_subplotspec().is_first_col())
-    return _titled(figure, None, f"SBC: {name_run(rows)}", f"Grey: {plots.EXACT}")
+    return _titled(figure, None, f"SBC: {title}", f"Grey: {plots.EXACT}")
 
 
-@plots.themed
 def tarp(ranks: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
     """Coverage of balls around random points, which sees defects in all parameters together."""
-    rows = one_run(ranks[ranks["test"] == "tarp"], run, "TARP coverage", THOROUGH)
+    rows, look, title = rows_of(ranks[ranks["test"] == "tarp"], run, "TARP coverage")
     figure, axis = plots.one_axis(ax)
-    color = Series(rows["method"].iloc[0]).color
-    plots.tarp_curve(axis, *(rows[column] for column in plots.BANDS), color=color)
-    title = f"TARP, p = {rows['p_value'].iloc[0]:.2g}: {name_run(rows)}"
+    plots.rank_curve(axis, "tarp", rows, color=look.color)
+    title = f"TARP, p = {rows['p_value'].iloc[0]:.2g}: {title}"
     return _titled(figure, ax, title, f"Grey band: {plots.EXACT}")
 
 
 def history(history: DataFrame, *, run: str | None = None) -> Figure:
     """Losses, terms of the penalty and learning rate of one run, a line per member."""
-    rows = one_run(history, run, "training curves", DEMO)
-    return plots.training_curves(History(rows.to_dict("records")), PANELS, name_run(rows))
+    rows, _, title = rows_of(history, run, "training curves", DEMO)
+    return plots.training_curves(History(rows.to_dict("records")), PANELS, title)
 
 
 def _titled(figure: Figure, ax: Axes | None, title: str, note: str) -> Figure:

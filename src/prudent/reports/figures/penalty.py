@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from prudent import _plots as plots
 from prudent.errors import InputError
 from prudent.reports.cells import CELL, settings_of
-from prudent.reports.figures._rows import finished, regularizer, shown
-from prudent.reports.series import Series, series_of
-from prudent.training.methods import METHODS
+from prudent.reports.figures._rows import finished, name_cell, penalized, shown, two_deviations
+from prudent.reports.series import Series
+from prudent.training.methods import METHODS, position
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,60 +23,50 @@ MACHINE = ["problem", "budget", "device", "threads", "batch_size"]
 WORDS = {"weight": "weight of the penalty", "num_samples": "draws per pair, L"}
 
 
-@plots.themed
 def sensitivity_weight(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several weights of the penalty."""
-    return _sensitivity(curves, "weight")
+    return _sensitivity(curves, "weight", "sensitivity_weight")
 
 
-@plots.themed
 def sensitivity_samples(curves: DataFrame) -> Figure:
     """Coverage, AUC and log posterior for several numbers of draws in the penalty."""
-    return _sensitivity(curves, "num_samples")
+    return _sensitivity(curves, "num_samples", "sensitivity_samples")
 
 
-def _sensitivity(curves: DataFrame, setting: str) -> Figure:
-    name = "sensitivity_" + {"weight": "weight", "num_samples": "samples"}[setting]
+def _sensitivity(curves: DataFrame, setting: str, name: str) -> Figure:
     rows, planned = _scan(finished(curves), curves, setting, name)
-    first = rows.iloc[0]
     values = sorted(rows[setting].unique())
     shades = mpl.colormaps["viridis"].resampled(256)
-    colours = [shades(0.88 * index / max(1, len(values) - 1)) for index in range(len(values))]
+    colors = [shades(0.88 * index / max(1, len(values) - 1)) for index in range(len(values))]
     figure, axes = plots.canvas(1, 3, panel=(2.15, 2.0))
     left, middle, right = axes[0]
     plots.diagonal(left, words=True)
     handles = []
-    for value, colour in zip(values, colours, strict=True):
+    for value, color in zip(values, colors, strict=True):
         mean = rows[rows[setting] == value].groupby("level")["coverage"].mean()
-        handles += left.plot(mean.index, mean, color=colour, label=f"{value:g}")
+        handles += left.plot(mean.index, mean, color=color, label=f"{value:g}")
     left.set(xlabel="credibility level", ylabel="coverage")
     runs = rows.drop_duplicates("run")
     groups = runs.groupby(setting)
-    mean, spread = groups["auc"].mean(), 2 * groups["auc"].std().fillna(0)
-    _points(middle, colours, mean, mean - spread, mean + spread)
+    _points(middle, colors, *two_deviations(groups["auc"]))
     middle.axhline(0, color=plots.LINE, linewidth=0.8)
     middle.set_ylabel("AUC")
     density = groups["log_posterior"]
-    _points(right, colours, density.median(), density.min(), density.max())
+    _points(right, colors, density.median(), density.min(), density.max())
     right.axhline(runs["log_prior"].median(), color="black", linestyle=":", linewidth=1)
     right.set_ylabel("log posterior")
     for axis in (middle, right):
         axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axis.set_xlabel(WORDS[setting])
-    handles += _reference(curves, first, axes[0])
-    seeds = groups["seed"].nunique()
+    handles += _reference(curves, rows.iloc[0], axes[0])
+    counts = groups["seed"].nunique()
+    seeds = " to ".join(dict.fromkeys((f"{counts.min()}", f"{counts.max()}")))
     notes = [
-        f"Colours: {WORDS[setting]}; {_range(seeds)} seeds each. Coverage: mean; AUC: mean ± 2 "
+        f"Colours: {WORDS[setting]}; {seeds} seeds each. Coverage: mean; AUC: mean ± 2 "
         "standard deviations; log posterior: median, least to greatest; dotted: prior",
         *planned,
     ]
-    method, problem = (
-        plots.plain_name(Series(first["method"]).name),
-        plots.plain_name(first["problem"]),
-    )
-    where = f"{method} on {problem}, {first['budget']:,.0f} simulations"
-    plots.dress(figure, where, notes, handles)
-    return figure
+    return plots.dress(figure, name_cell(rows.iloc[0]), notes, handles)
 
 
 def _scan(
@@ -87,8 +77,7 @@ def _scan(
         raise InputError(
             f"`{name}` needs the column `{setting}`; draw it with: draw(name, results)"
         )
-    runs = done.drop_duplicates("run")
-    chosen = widest(runs[runs["method"].map(regularizer) == "coverage"], setting)
+    chosen = widest(penalized(done.drop_duplicates("run")), setting)
     if len(chosen) == 0 or chosen[setting].nunique() < 2:
         raise no_variation(name, setting, "sweeps/sensitivity.toml")
     rows = done[done["run"].isin(chosen["run"])].copy()
@@ -98,21 +87,18 @@ def _scan(
     return rows, [f"{lost:,} runs of this cell are not done"] if lost else []
 
 
-def _points(axis: Axes, colours: Sequence[Any], middle: Any, lower: Any, upper: Any) -> None:
+def _points(axis: Axes, colors: Sequence[Any], middle: Any, lower: Any, upper: Any) -> None:
     axis.plot(range(len(middle)), middle, color="0.6", linewidth=0.8, zorder=1)
-    for place, colour in enumerate(colours):
-        ends = ([middle.iloc[place] - lower.iloc[place]], [upper.iloc[place] - middle.iloc[place]])
-        axis.errorbar(
-            place, middle.iloc[place], yerr=ends, color=colour, marker="o", capsize=2, elinewidth=1
-        )
+    points = zip(colors, middle, middle - lower, upper - middle, strict=True)
+    style: Any = {"marker": "o", "capsize": 2, "elinewidth": 1}
+    for place, (color, value, below, above) in enumerate(points):
+        axis.errorbar(place, value, yerr=([below], [above]), color=color, **style)
 
 
 def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     """The method without a penalty on the most simulations, if it was run."""
-    plain = curves[
-        (curves["problem"] == first["problem"])
-        & (curves["method"] == METHODS[first["method"]].family)
-    ]
+    family = METHODS[first["method"]].family
+    plain = curves[(curves["problem"] == first["problem"]) & (curves["method"] == family)]
     plain = plain[plain["budget"] == plain["budget"].max()]
     if plain["coverage"].notna().sum() == 0:
         return []
@@ -121,19 +107,13 @@ def _reference(curves: DataFrame, first: Any, axes: Any) -> list[Any]:
     runs = rows.drop_duplicates("run")
     style = {"color": "black", "linestyle": "--", "linewidth": 1}
     mean = rows.groupby("level")["coverage"].mean()
-    text = f"{Series(runs['method'].iloc[0]).name}, {runs['budget'].iloc[0]:,.0f} simulations"
+    text = f"{Series(family).name}, {runs['budget'].iloc[0]:,.0f} simulations"
     handle: list[Any] = axes[0].plot(mean.index, mean, label=text, **style)
     axes[1].axhline(runs["auc"].mean(), **style)
     axes[2].axhline(runs["log_posterior"].median(), **style)
     return handle
 
 
-def _range(counts: Any) -> str:
-    least, most = int(counts.min()), int(counts.max())
-    return f"{least}" if least == most else f"{least} to {most}"
-
-
-@plots.themed
 def overhead(runs: DataFrame) -> Figure:
     """Training time against the draws of the penalty, relative to the method without it.
 
@@ -142,51 +122,46 @@ def overhead(runs: DataFrame) -> Figure:
     done = finished(runs)
     steady = done[done["patience"].isna() & done["train_seconds"].notna()].copy()
     steady["pace"] = steady["train_seconds"] / (steady["epochs"] * steady["members"])
-    penalised = steady[steady["method"].map(regularizer) == "coverage"]
-    scans = [widest(group, "num_samples") for _, group in penalised.groupby([*MACHINE, "method"])]
-    scans = [scan for scan in scans if scan["num_samples"].nunique() > 1]
-    if not scans:
+    slowed = penalized(steady)
+    scans = [widest(group, "num_samples") for _, group in slowed.groupby([*MACHINE, "method"])]
+    drawn = [run for one in scans if one["num_samples"].nunique() > 1 for run in one["run"]]
+    if not drawn:
         raise no_variation("overhead", "num_samples", "sweeps/overhead.toml")
-    drawn = {run for scan in scans for run in scan["run"]}
-    penalised = penalised[penalised["run"].isin(drawn)]
-    groups = list(penalised.groupby(MACHINE))
+    rows = slowed[slowed["run"].isin(drawn)]
+    groups = list(rows.groupby(MACHINE))
     figure, axes = plots.panels(len(groups), panel=(2.2, 2.0))
     handles: dict[str, Any] = {}
     relative = []
-    for axis, (machine, rows) in zip(axes, groups, strict=True):
+    for axis, (machine, own) in zip(axes, groups, strict=True):
         same = (steady[MACHINE] == list(machine)).all(axis=1)
-        relative.append(_slowdown(axis, rows, steady[same], handles))
+        relative.append(_slowdown(axis, own, steady[same], handles))
         problem, budget, device, *_ = machine
         axis.set_title(f"{plots.plain_name(problem)}, {budget:,}, {device}")
-    seeds = penalised["seed"].nunique()
-    note = f"Mean of {seeds} seed{'s' * (seeds > 1)}"
-    note += "; bars: ± 2 standard deviations" * (seeds > 1)
-    counts = penalised.groupby([*MACHINE, "method", "num_samples"])["seed"].nunique()
-    fewer = int((counts < seeds).sum())
-    missing = f"{fewer} of {len(counts)} points have fewer seeds" if fewer else ""
-    early = len(done) - len(steady)
-    left_out = f"{early:,} runs that may stop early not drawn" if early else ""
+    seeds = rows["seed"].nunique()
+    counts = rows.groupby([*MACHINE, "method", "num_samples"])["seed"].nunique()
+    fewer, early = int((counts < seeds).sum()), len(done) - len(steady)
+    notes = [
+        f"Mean of {seeds} seeds; bars: ± 2 standard deviations" if seeds > 1 else "One seed",
+        f"{fewer} of {len(counts)} points have fewer seeds" if fewer else "",
+        f"{early:,} runs that may stop early not drawn" if early else "",
+    ]
     title = "Time of training" + (", relative to no penalty" if all(relative) else " per epoch")
-    plots.dress(figure, title, [note, missing, left_out], list(handles.values()))
-    return figure
+    return plots.dress(figure, title, notes, list(handles.values()))
 
 
 def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[str, Any]) -> bool:
     """One line per method; whether all of them are relative."""
-    looks = {one.method: one for one in series_of((name, "") for name in rows["method"]).values()}
-    plain = {
-        name: all_runs[all_runs["method"] == METHODS[name].family]["pace"].mean() for name in looks
-    }
-    relative = all(pace == pace for pace in plain.values())
+    looks = {name: Series(name) for name in sorted(rows["method"].unique(), key=position)}
+    paces = all_runs.groupby("method")["pace"].mean()
+    plain = {name: paces.get(METHODS[name].family) for name in looks}
+    relative = None not in plain.values()
     for name, look in looks.items():
         own = rows[rows["method"] == name]
         pace = own["pace"] / plain[name] if relative else own["pace"]
-        groups = pace.groupby(own["num_samples"])
-        mean, spread = groups.mean(), 2 * groups.std().fillna(0)
+        mean, _, upper = two_deviations(pace.groupby(own["num_samples"]))
         text = f"{look.name} / {Series(METHODS[name].family).name}" if relative else look.name
-        handles[text] = axis.errorbar(
-            mean.index, mean, yerr=spread, label=text, capsize=2, elinewidth=0.8, **look.line
-        )
+        style: Any = {"capsize": 2, "elinewidth": 0.8, **look.line}
+        handles[text] = axis.errorbar(mean.index, mean, yerr=upper - mean, label=text, **style)
     axis.set_xscale("log", base=2)
     values = sorted(rows["num_samples"].unique())
     axis.set_xticks(values, [f"{value:g}" for value in values])
@@ -194,21 +169,16 @@ def _slowdown(axis: Axes, rows: DataFrame, all_runs: DataFrame, handles: dict[st
     if relative:
         axis.axhline(1, color=plots.LINE, linewidth=0.8)
     axis.set_ylim(bottom=0)
-    axis.set_xlabel("draws per pair, L")
+    axis.set_xlabel(WORDS["num_samples"])
     axis.set_ylabel("times as long" if relative else "seconds per epoch")
     return relative
 
 
 def widest(runs: DataFrame, setting: str) -> DataFrame:
-    """Of the groups of runs that differ in a setting and seeds alone, the one with most values.
-
-    Args:
-        runs: One row per run.
-        setting: A column; the method's own weight takes the place of none.
-    """
+    """Of the groups of runs that differ in a setting and seeds alone, the one with most values."""
     if len(runs) == 0:
         return runs
-    text = settings_of(runs)
+    text = settings_of(runs)  # where the method's own weight takes the place of none
     values = text[setting].astype(float)
     keys = text.drop(columns=setting).join(runs[CELL].astype(str)).agg(tuple, axis=1)
     best = max(keys.unique(), key=lambda key: (values[keys == key].nunique(), (keys == key).sum()))

@@ -34,19 +34,18 @@ function change(changes, { quietly = false } = {}) {
 
 const isDone = (i) => runs.done[i] > 0;
 const seriesOf = (table, i) => data.series[table.series[i]];
-const methodOf = (table, i) => data.methods[seriesOf(table, i).method];
 
 const chosen = (table) => places(table).filter((i) =>
   (!state.problem || data.problems[table.problem[i]] === state.problem) &&
   (!state.budget || String(table.budget[i]) === state.budget) &&
   (!state.seed || table !== runs || String(runs.seed[i]) === state.seed) &&
-  !state.without.includes(methodOf(table, i).name));
+  !state.without.includes(seriesOf(table, i).method));
 
 function rowOf(table, i) {
-  const { name, setting, color, dash, symbol } = seriesOf(table, i), one = table === runs;
+  const one = table === runs;
   const done = table.members[i].filter(isDone);
   return {
-    name, setting, color, dash, symbol, done, series: table.series[i], method: methodOf(table, i).name,
+    ...seriesOf(table, i), done, series: table.series[i], told: table.seeds[i],
     problem: data.problems[table.problem[i]], budget: table.budget[i], pairs: table.pairs[i],
     kind: table.kind[i], evidence: table.evidence[i], seeds: table.members[i].length,
     curve: (one ? null : data.coverage.mean[i]) ?? data.coverage.curve[done[0]],

@@ -27,7 +27,7 @@ function showNote(rows, shown, all) {
   }
   if (missing.length) {
     const told = missing.slice(0, 4).map((row) =>
-      `${row.name} on ${row.problem} with ${whole(row.budget)}, ${row.done.length} of ${row.seeds} seeds`);
+      `${row.name} on ${row.problem} with ${whole(row.budget)}, ${row.told} seeds`);
     if (missing.length > 4) told.push(`and ${missing.length - 4} more`);
     notes.push(`Not complete: ${told.join("; ")}. The reasons are below.`);
   }

@@ -5,14 +5,13 @@
 const byRun = () => (state.rows || (cells.kind.length === runs.kind.length ? "run" : "cell")) === "run";
 const isNumber = ([, , kind]) => kind === "number";
 const columnsNow = () => (byRun() ? [...data.columns, ["run", "run", "run"]] : data.columns);
-const seedsOf = (row) => (row.done.length === row.seeds ? `${row.seeds}` : `${row.done.length} of ${row.seeds}`);
 const signOf = (row) => data.signs[row.kind] ?? ["unsure", "–"];
 
 const SHOWN = {
   problem: (row) => row.problem,
   budget: (row) => whole(row.budget),
   method: (row) => row.name,
-  seeds: (row) => (byRun() ? `${row.seed ?? "?"}` : seedsOf(row)),
+  seeds: (row) => (byRun() ? `${row.seed ?? "?"}` : row.told),
   verdict: (row) => `${signOf(row)[1]} ${row.kind}`,
   pairs: (row) => whole(row.pairs),
   run: (row) => row.place,
