@@ -41,7 +41,7 @@ def demo(output: str, seed: int, quiet: bool) -> None:
         quiet=quiet,
     )
     check_writable(root)
-    found = states(plan.configs, root, look=False)
+    found = states(plan.configs, root)
     ended = launch(plan, root, found, LaunchOptions(workers=2), False if quiet else None)
     if failed := [one for one in ended if one.state != "done"]:
         details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR

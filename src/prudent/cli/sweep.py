@@ -63,7 +63,7 @@ def sweep(
     verify = rest["verify"] and rest["status"]
 
     def look() -> Overview:
-        found = states(plan.configs, root, verify=verify, look=looking)
+        found = states(plan.configs, root, verify=verify)
         return Overview(plan, root, found, how.workers)
 
     if rest["watch"]:

@@ -1,11 +1,11 @@
 """One config, one result: the only place that chains simulation, training and diagnosis."""
 
+import itertools
 import logging
 import platform
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from prudent import problems
 from prudent._files import to_json
 from prudent._progress import Reporter
 from prudent._threads import threads
-from prudent.datasets import Pairs, read
+from prudent.datasets import read
 from prudent.datasets.drawing import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.errors import InputError
@@ -58,40 +58,35 @@ def run_claimed(
     num_simulations: int | None = None,
     inputs: Inputs | None = None,
 ) -> Run:
-    """The same, for a caller that holds the run already.
+    """Do the work of :func:`run_one` for a caller that has claimed the run.
 
-    Args:
-        config: What to run.
-        path: The directory of the run, below that of its sweep.
-        progress: See :class:`prudent._progress.Progress`.
-        num_simulations: The largest budget in the sweep for this problem and seed, if it is part
-            of one.
-        inputs: The pairs of a run from files.
+    In a sweep ``num_simulations`` is its largest budget for the problem and seed of the run.
     """
     finished = store.find(path, config)
     if finished is None:
         store.forget_failure(path)
         if config.data and inputs is None:
             raise InputError("the run takes its pairs from a file; say which with --data.")
-        make = partial(simulated, config, path.parent, num_simulations)
-        _train_and_diagnose(config, path, progress, make if inputs is None else lambda: inputs)
+        _train_and_diagnose(config, path, progress, num_simulations, inputs)
         finished = store.read(path)
     store.clear(path)  # also what a kill right after publishing left
     return finished
 
 
 def _train_and_diagnose(
-    config: RunConfig, path: Path, progress: Reporter, make_inputs: Callable[[], Inputs]
+    config: RunConfig,
+    path: Path,
+    progress: Reporter,
+    num_simulations: int | None,
+    inputs: Inputs | None,
 ) -> None:
-    seconds = {}
+    times = [time.perf_counter()]
     with threads(config.threads):
-        start = time.perf_counter()
         if config.source and config.source != source_digest(config.problem):
             raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
-        inputs = make_inputs()
+        inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
-        seconds["simulate"] = time.perf_counter() - start
-        start = time.perf_counter()
+        times.append(time.perf_counter())
         networks = problem.networks.get(methods.get(config.method).family, {})
         estimator = fit(
             inputs.training,
@@ -104,8 +99,7 @@ def _train_and_diagnose(
             progress=progress,
             **config.training.to_dict(),
         )
-        seconds["train"] = time.perf_counter() - start
-        start = time.perf_counter()
+        times.append(time.perf_counter())
         result = diagnose(
             estimator,
             *inputs.test,
@@ -114,10 +108,11 @@ def _train_and_diagnose(
             seed=config.seed,
             progress=progress,
         )
-        seconds["diagnose"] = time.perf_counter() - start
+        times.append(time.perf_counter())
+    seconds = [round(end - begin, 3) for begin, end in itertools.pairwise(times)]
     # Times change from run to run, so they live apart from what must not.
     timing = {
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "seconds": dict(zip(("simulate", "train", "diagnose"), seconds, strict=True)),
         "epoch_seconds": [round(value, 4) for value in estimator.history.column("seconds")],
         "versions": {
             "prudent": __version__,
@@ -164,43 +159,38 @@ def diagnose_run(
         thorough: See :func:`prudent.diagnose`.
         progress: See :class:`prudent._progress.Progress`.
     """
-    _refuse_several(path)
+    if not (path / "metrics.json").is_file():
+        raise InputError(f"{path} {_listing(path)}.")
     stored = store.read(path)
     stored.file("model.safetensors")  # the one of this run, not another's
     record = stored.record()
     names = record.get("parameter_names")
+    pairs: Any
     if data is None:
         simulator = _simulator(stored, problem)
         names = simulator.parameter_names
-        drawn = draw(simulator, num_test or 2000, seed, "test")
-        test = drawn.theta, drawn.x
+        pairs = draw(simulator, num_test or 2000, seed, "test")
     else:
         pairs = read(data, theta=theta, x=x, budget=num_test, stream=False)
-        assert isinstance(pairs, Pairs)
-        test = pairs.theta, pairs.x
         if record:
-            refuse_overlap(record, *test, data)
+            refuse_overlap(record, pairs.theta, pairs.x, data)
         else:
             logger.warning(
-                "%s is of version 0.1.0 and does not remember its training pairs: that %s holds "
-                "none of them cannot be checked.",
-                path,
-                data,
+                f"{path} is of version 0.1.0 and does not remember its training pairs: that "
+                f"{data} holds none of them cannot be checked."
             )
-    estimator = load(path / "model.safetensors")
+    estimator, test = load(path / "model.safetensors"), (pairs.theta, pairs.x)
     with threads(stored.config.threads):
         return diagnose(
             estimator, *test, names=names, thorough=thorough, seed=seed, progress=progress
         )
 
 
-def _refuse_several(path: Path) -> None:
-    if (path / "metrics.json").is_file():
-        return
+def _listing(path: Path) -> str:
+    """What is in a directory that is not a run."""
     found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
     listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
-    what = f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
-    raise InputError(f"{path} {what}.")
+    return f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
 
 
 def _simulator(stored: Run, problem: str | None) -> Problem:

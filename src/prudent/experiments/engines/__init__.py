@@ -32,12 +32,7 @@ def available_cores() -> int:
 
 
 def open_engine(
-    name: str,
-    workers: int,
-    scratch: Path,
-    *,
-    address: str | None = None,
-    job: Job | None = None,
+    name: str, workers: int, scratch: Path, *, address: str | None = None, job: Job | None = None
 ) -> Engine:
     """The engine of that name, to be used in a ``with`` statement.
 

@@ -123,11 +123,8 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
             "there is no `sbatch` here. Run this where jobs are submitted, or write a job with "
             "--print-script."
         )
-    import distributed
+    from prudent.experiments.engines.dask import own_cluster
 
-    from prudent.experiments.engines.dask import Dask, quiet_dask, settings
-
-    quiet_dask()
     scratch = scratch.absolute()
     if shlex.quote(str(scratch)) != str(scratch):
         # Dask-jobqueue writes the names of certificates into the script as they are.
@@ -136,16 +133,8 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
             "output without spaces and signs, or write a job with --print-script."
         )
     scratch.mkdir(parents=True, exist_ok=True)
-    with settings():
-        cluster = jobqueue.SLURMCluster(
-            **job.arguments(scratch),
-            protocol="tls://",
-            security=distributed.Security.temporary(),
-            shared_temp_directory=str(scratch),
-            scheduler_options={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-        )
-        cluster.scale(jobs=-(-workers // job.cores))
-        return Dask(distributed.Client(cluster, set_as_default=False), cluster, scratch)
+    jobs = {**job.arguments(scratch), "shared_temp_directory": str(scratch), "n_workers": workers}
+    return own_cluster(jobqueue.SLURMCluster, scratch, "scheduler_options", **jobs)
 
 
 def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str:
