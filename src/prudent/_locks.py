@@ -42,11 +42,9 @@ class Busy(StoreError):
 
 @contextlib.contextmanager
 def hold(file: Path, *, wait: bool) -> Iterator[None]:
-    """Holds a lock inside a ``with`` statement.
+    """Holds the lock that a file stands for, which is made with its directory, and removed.
 
-    Args:
-        file: The file that stands for the lock. It is made with its directory, and removed.
-        wait: Whether to wait for another holder instead of raising :class:`Busy`.
+    Another holder is waited for, or the reason to raise :class:`Busy`.
     """
     taken = f"another process works on {file.name.removesuffix('.lock') or file.parent}"
     told = False

@@ -14,6 +14,7 @@ from prudent.experiments._worker import Outcome, attempt
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import Engine, WorkerDied
+from prudent.experiments.status import states
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
@@ -28,14 +29,8 @@ class DiskFull(StoreError):
 class Runner:
     """Hands out the runs that are not finished, until each is done or has failed.
 
-    Args:
-        configs: The runs.
-        root: The directory of all of them.
-        engine: Where they are worked on.
-        listen: Receives a row for every epoch, and one with an ``event`` when a run begins or
-            ends.
-        timeout: Seconds after which a run has failed.
-        num_simulations: For each problem and seed, the largest budget in the sweep.
+    ``listen`` receives a row for every epoch, and one with an ``event`` when a run begins or ends;
+    ``num_simulations`` is the largest budget in the sweep for each problem and seed.
     """
 
     def __init__(
@@ -124,16 +119,11 @@ class Runner:
         """Runs of other processes: finished, failed, or free because their process died."""
         self.looked = time.monotonic()
         held, self.held = self.held, []
-        for config in held:
-            path = self.root / config.identity
-            if store.holder(path) is not None:
-                self.held.append(config)
-            elif store.is_finished(path):
-                self._tell(config, "done")
-            elif (reason := store.failure(path)) is not None:
-                self._tell(config, "failed", reason)
+        for one in states(held, self.root):
+            if one.state in ("done", "failed"):
+                self._tell(one.config, one.state, one.note)
             else:
-                self.waiting.append(config)
+                (self.held if one.state == "running" else self.waiting).append(one.config)
 
     def _tell(self, config: RunConfig, event: str, reason: str = "") -> None:
         if event == "failed":

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import platform
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,29 @@ import torch
 from prudent import problems
 from prudent._files import to_json
 from prudent._progress import Reporter
+from prudent._randomness import seeded
 from prudent._threads import threads
+from prudent.contracts import Estimator
 from prudent.datasets import read
 from prudent.datasets.drawing import draw
 from prudent.diagnostics import Diagnosis, diagnose
+from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError
 from prudent.estimators import load
+from prudent.estimators.priors import log_prior
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
-from prudent.experiments.thorough import details
+from prudent.history import History
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
+
+# The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
+NUM_DRAWS = 1000
+NUM_CANDIDATES = 100_000
 
 logger = logging.getLogger("prudent")
 
@@ -64,7 +73,7 @@ def run_claimed(
     """
     finished = store.find(path, config)
     if finished is None:
-        store.forget_failure(path)
+        shutil.rmtree(store.unfinished_path(path), ignore_errors=True)  # an earlier failure
         if config.data and inputs is None:
             raise InputError("the run takes its pairs from a file; say which with --data.")
         _train_and_diagnose(config, path, progress, num_simulations, inputs)
@@ -109,29 +118,52 @@ def _train_and_diagnose(
             progress=progress,
         )
         times.append(time.perf_counter())
-    seconds = [round(end - begin, 3) for begin, end in itertools.pairwise(times)]
-    # Times change from run to run, so they live apart from what must not.
-    timing = {
-        "seconds": dict(zip(("simulate", "train", "diagnose"), seconds, strict=True)),
-        "epoch_seconds": [round(value, 4) for value in estimator.history.column("seconds")],
-        "versions": {
-            "prudent": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-    }
     files = {
         "config.json": to_json(config.to_dict()),
         "data.json": to_json(inputs.record()),
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": estimator.to_bytes(),
-        "timing.json": to_json(timing),
+        "timing.json": to_json(_timing(times, estimator.history)),
     }
     if config.thorough:
-        files["thorough.json"] = to_json(details(result, estimator, problem, config.seed))
+        files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
+
+
+def _timing(times: list[float], history: History) -> dict[str, Any]:
+    """What changes from run to run, apart from what must not."""
+    seconds = [round(end - begin, 3) for begin, end in itertools.pairwise(times)]
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    return {
+        "seconds": dict(zip(("simulate", "train", "diagnose"), seconds, strict=True)),
+        "epoch_seconds": [round(value, 4) for value in history.column("seconds")],
+        "versions": {"prudent": __version__, **versions},
+    }
+
+
+def _details(
+    diagnosis: Diagnosis, estimator: Estimator, problem: Problem, seed: int
+) -> dict[str, Any]:
+    """The contents of ``thorough.json``; the posterior of the first test pair is drawn from."""
+    theta, x = diagnosis.pairs.theta[:1], diagnosis.pairs.x[:1]
+    with seeded(seed, "portrait"):
+        drawn = {"truth": theta, "posterior": estimator(x).sample((NUM_DRAWS,))[:, 0]}
+    if problem.log_posterior is not None:
+        prior = problem.prior
+        with seeded(seed, "exact"):  # resampled from the prior
+            found = prior.sample((NUM_CANDIDATES, 1))
+            log_weight = problem.log_posterior(found, x)[:, 0] - log_prior(prior, found[:, 0])
+            chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS, replacement=True)
+        drawn["exact"] = found[chosen, 0]
+    draws = [
+        {"kind": kind, "parameter": name, **plain({"values": column})}
+        for kind, values in drawn.items()
+        for name, column in zip(problem.parameter_names, values.unbind(1), strict=True)
+    ]
+    results = {name: result.rows() for name, result in diagnosis.results.items()}
+    return {"diagnostics": results, "draws": draws}
 
 
 def diagnose_run(
@@ -148,16 +180,9 @@ def diagnose_run(
 ) -> Diagnosis:
     """Diagnose a stored estimator on new test pairs, from its problem or from a file.
 
-    Args:
-        path: The directory of the run.
-        num_test: The number of test pairs; by default 2,000 simulated ones, or all of a file.
-        seed: The seed of simulated test pairs.
-        problem: Needed for a problem of one's own, because results never import code.
-        data: A store or file with test pairs; those that the run was trained on are refused.
-        theta: The name of the parameters in the file.
-        x: The name of the observations in the file.
-        thorough: See :func:`prudent.diagnose`.
-        progress: See :class:`prudent._progress.Progress`.
+    By default these are 2,000 simulated ones, or all of ``data``, where ``theta`` and ``x`` are
+    names; pairs that the run was trained on are refused. A problem of one's own must be named,
+    because results never import code.
     """
     if not (path / "metrics.json").is_file():
         raise InputError(f"{path} {_listing(path)}.")

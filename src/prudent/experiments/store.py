@@ -112,7 +112,8 @@ def claim(path: Path, *, wait: bool) -> Iterator[None]:
         with _locks.hold(unfinished_path(path, ".lock"), wait=wait):
             yield
     finally:
-        _tidy(path)
+        with contextlib.suppress(OSError):  # others may work there
+            unfinished_path(path).parent.rmdir()
 
 
 def holder(path: Path) -> dict[str, Any] | None:
@@ -139,7 +140,6 @@ def clear(path: Path) -> None:
     """Remove the unfinished parts of a run that is finished."""
     for suffix in PARTS:
         shutil.rmtree(unfinished_path(path, suffix), ignore_errors=True)
-    _tidy(path)
 
 
 def record_failure(config: RunConfig, path: Path, reason: str, details: str = "") -> None:
@@ -160,13 +160,8 @@ def failure(path: Path) -> str | None:
         return None
 
 
-def forget_failure(path: Path) -> None:
-    """Remove the record of an earlier failure."""
-    shutil.rmtree(unfinished_path(path), ignore_errors=True)
-
-
 def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
-    """Make a finished run appear at a path."""
+    """Make a finished run appear at a path, which must be claimed."""
     unfinished = unfinished_path(path)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -177,15 +172,8 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         write_atomic(unfinished / "metrics.json", dump_json({**metrics, "files": listing}))
         _take_name(unfinished, path)
         sync_directory(path.parent)
-        _tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
-
-
-def _tidy(path: Path) -> None:
-    """Remove the directory of unfinished parts, if others do not work there."""
-    with contextlib.suppress(OSError):
-        unfinished_path(path).parent.rmdir()
 
 
 def _take_name(unfinished: Path, path: Path) -> None:

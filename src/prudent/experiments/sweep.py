@@ -73,12 +73,9 @@ class Sweep:
 
 
 def read_sweep(path: Path, changes: Sequence[str] = (), max_runs: int | None = None) -> Sweep:
-    """The sweep that a file describes; all its mistakes are told at once.
+    """The sweep that a TOML file describes; all its mistakes are told at once.
 
-    Args:
-        path: A TOML file.
-        changes: ``key=value`` each; a value may be a list ``a,b`` or a range ``0..4``.
-        max_runs: The most runs that are wanted; 10,000 if it is not said.
+    Changes are ``key=value`` each, where a value may be a list ``a,b`` or a range ``0..4``.
     """
     return _expand(read_settings(path), path, changes, max_runs)
 
@@ -153,16 +150,13 @@ def read_blocks(
 def _axes(flat: Mapping[str, Any], where: str, mistakes: Mistakes) -> Block:
     block: Block = {}
     for key, value in flat.items():
-        axis = Axis(
-            where if where.startswith("--") else where + key,
-            value if isinstance(value, list) else [value],
-        )
-        if not axis.values:
-            mistakes.add(axis.place, EMPTY)
-        for index, one in enumerate(axis.values):
-            place = f"{axis.place}[{index}]" if isinstance(value, list) else axis.place
-            mistakes.try_to(place, KEYS[key].check, one)
-        block[key] = axis
+        place = where if where.startswith("--") else where + key
+        block[key] = Axis(place, value if isinstance(value, list) else [value])
+        if value == []:
+            mistakes.add(place, EMPTY)
+        for index, one in enumerate(block[key].values):
+            inner = f"{place}[{index}]" if isinstance(value, list) else place
+            mistakes.try_to(inner, KEYS[key].check, one)
     return block
 
 

@@ -18,10 +18,6 @@ class WorkerDied(StoreError):
         self.deaths = deaths
 
 
-class EngineLost(StoreError):
-    """The engine itself is gone, and all its calls with it."""
-
-
 class Engine(Protocol):
     """Where calls are worked on, inside a ``with`` statement."""
 
@@ -30,7 +26,7 @@ class Engine(Protocol):
         """The number of calls that can run at once."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Begin a call; its error can be :class:`WorkerDied` or :class:`EngineLost`."""
+        """Begin a call; its error can be :class:`WorkerDied`."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of progress that workers sent since the last call."""

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from prudent._extras import require
-from prudent.errors import InputError
-from prudent.experiments.engines.contract import Engine, EngineLost, WorkerDied
+from prudent.errors import InputError, StoreError
+from prudent.experiments.engines.contract import Engine, WorkerDied
 from prudent.version import __version__
 
 TOPIC = "prudent"
@@ -83,7 +83,7 @@ class Dask(Engine):
         try:
             outer.set_result(inner.result())
         except CancelledError:
-            outer.set_exception(EngineLost(LOST))
+            outer.set_exception(StoreError(LOST))
         except Exception as error:
             died = type(error).__name__ == "KilledWorker"
             outer.set_exception(WorkerDied("on Dask workers", MOST_DEATHS) if died else error)
@@ -189,7 +189,7 @@ def _lost() -> Iterator[None]:
     except Exception as error:
         known = isinstance(error, OSError | CancelledError)
         if known or type(error).__name__ == "ClosedClientError":
-            raise EngineLost(LOST) from error
+            raise StoreError(LOST) from error
         raise
 
 
