@@ -44,7 +44,7 @@ class Busy(StoreError):
 def hold(file: Path, *, wait: bool) -> Iterator[None]:
     """Holds the lock that a file stands for, which is made with its directory, and removed.
 
-    Another holder is waited for, or the reason to raise :class:`Busy`.
+    With ``wait`` another holder is waited for, otherwise it is a reason to raise :class:`Busy`.
     """
     taken = f"another process works on {file.name.removesuffix('.lock') or file.parent}"
     told = False
@@ -140,7 +140,7 @@ def _take_claim(claim: Path, facts: bytes) -> ExitStack | None:
 
 
 def _living(claim: Path) -> bytes | None:
-    """The contents of a claim, None without a living holder; the claim of a dead one goes."""
+    """The contents of a claim that has a living holder, or None; a dead claim is removed."""
     try:
         found = claim.read_bytes()
     except OSError:

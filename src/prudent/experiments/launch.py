@@ -18,7 +18,7 @@ from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes, largest
-from prudent.experiments.engines import ENGINES, available_cores, open_engine
+from prudent.experiments.engines import ENGINES, open_engine
 from prudent.experiments.settings import read_settings
 from prudent.experiments.status import RunState, count, outdated, states
 from prudent.experiments.sweep import FILE, Sweep, read_sweep
@@ -50,8 +50,10 @@ class LaunchOptions:
     @classmethod
     def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
         """The options for some runs; without a number of workers, the cores are shared."""
-        room = available_cores() // max(config.threads for config in configs)
-        return cls(max(1, room) if workers is None else workers, **options)
+        affinity = getattr(os, "sched_getaffinity", None)  # the cores that this process may use
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        room = max(1, cores // max(config.threads for config in configs))
+        return cls(room if workers is None else workers, **options)
 
 
 def find_sweep(file: str | os.PathLike[str]) -> Path:

@@ -4,7 +4,6 @@ An engine is anything with ``submit(function, *arguments) -> Future``; :class:`E
 else a sweep needs of it. Adding one is a module here and a line in :func:`open_engine`.
 """
 
-import os
 from pathlib import Path
 
 from prudent.experiments.engines.contract import Engine as Engine
@@ -16,19 +15,13 @@ from prudent.experiments.engines.slurm import Job, slurm_cluster
 ENGINES = ("local", "dask", "slurm")
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def open_engine(
     name: str, workers: int, scratch: Path, *, address: str | None = None, job: Job | None = None
 ) -> Engine:
-    """One of ``ENGINES`` with so many processes, to be used in a ``with`` statement.
+    """Open one of ``ENGINES`` with so many processes, to be used in a ``with`` statement.
 
-    All machines share the directory ``scratch``. The workers of a Dask scheduler that runs at an
-    ``address``, such as ``tls://10.0.0.1:8786``, are as many as they are.
+    The directory ``scratch`` is shared by all machines. A Dask scheduler that runs at an
+    ``address``, such as ``tls://10.0.0.1:8786``, has workers of its own, which are used instead.
     """
     assert name in ENGINES
     if name == "local":

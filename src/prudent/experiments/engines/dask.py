@@ -155,7 +155,10 @@ def local_cluster(workers: int, scratch: Path) -> Dask:
 
 
 def own_cluster(kind: Any, scratch: Path, scheduler: str, **arguments: Any) -> Dask:
-    """Start a cluster of some class, whose argument ``scheduler`` is for the scheduler."""
+    """Start a cluster that nobody else can use.
+
+    ``kind`` is its class, and ``scheduler`` the name of the argument that goes to its scheduler.
+    """
     distributed = _quiet_distributed()
     import dask
 
