@@ -30,6 +30,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ SINGULAR = {"levels": "level", "values": "value"}
 Rows = Iterator[dict[str, Any]]
 
 
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Results:
     """The tables of a directory; one without rows has its columns all the same.
 
