@@ -166,9 +166,10 @@ def _one_beat(lock, flock):
         time.sleep(0.01)
 
 
-def test_who_waits_for_a_dead_one_gets_it(lock, monkeypatch, flock):
+@pytest.mark.parametrize("text", ['{"pid": 1}', ""], ids=["signed", "killed before it signed"])
+def test_who_waits_for_a_dead_one_gets_it(lock, monkeypatch, flock, text):
     lock.parent.mkdir()
-    (lock if flock == "with" else lock.with_suffix(".claim")).write_text('{"pid": 1}')
+    (lock if flock == "with" else lock.with_suffix(".claim")).write_text(text)
     minutes = itertools.count(step=60.0)
     monkeypatch.setattr(
         _locks,

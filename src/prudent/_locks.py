@@ -15,14 +15,14 @@ import logging
 import os
 import platform
 import secrets
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout, lock_descriptor
+from filelock import FileLock, Timeout
 
 from prudent.errors import StoreError
 
@@ -42,43 +42,50 @@ class Busy(StoreError):
 
 @contextlib.contextmanager
 def hold(file: Path, *, wait: bool) -> Iterator[None]:
-    """Holds a lock inside a ``with`` statement.
+    """Holds the lock that a file stands for, which is made with its directory, and removed.
 
-    Args:
-        file: The file that stands for the lock. It is made with its directory, and removed.
-        wait: Whether to wait for another holder instead of raising :class:`Busy`.
+    With ``wait`` another holder is waited for, otherwise it is a reason to raise :class:`Busy`.
     """
+    taken = f"another process works on {file.name.removesuffix('.lock') or file.parent}"
     told = False
     try:
         while (release := _take(file)) is None:
             if not wait:
-                raise Busy(f"another process works on {_name(file)}.")
+                raise Busy(f"{taken}.")
             if not told:
-                logger.warning("another process works on %s; waiting for it.", _name(file))
+                logger.warning("%s; waiting for it.", taken)
                 told = True
             time.sleep(POLL_SECONDS)
     except OSError as error:
         raise StoreError(f"could not write {file}: {error.strerror}.") from error
-    try:
+    with release:
         yield
-    finally:
-        release()
 
 
 def holder(file: Path) -> dict[str, Any] | None:
     """The ``host``, ``pid`` and ``since`` of who holds a lock, or None if nobody does."""
-    claim = _claim(file)
     try:
-        if _is_alive(claim):
-            return _parse(claim.read_bytes())
-        with file.open("rb") as opened:
-            return _parse(opened.read(4096)) if _is_locked(opened.fileno()) else None
-    except OSError:
+        if (data := _living(_claim(file))) is None:
+            import fcntl
+
+            with file.open("rb") as opened:
+                try:  # a shared lock, which needs no right to write
+                    fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return None
+                except BlockingIOError:
+                    data = opened.read(4096)
+        facts = json.loads(data.split(b"\n")[0])
+    except (OSError, ImportError):  # nobody, or not to be known on this system
         return None
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _take(file: Path) -> Callable[[], None] | None:
+def _take(file: Path) -> ExitStack | None:
     """Makes one attempt at a lock; returns what releases it, or None if another holds it."""
+    who = {"host": platform.node(), "pid": os.getpid(), "since": round(time.time())}
+    facts = json.dumps(who).encode()
 
     def sign(descriptor: int) -> None:
         # Some file systems keep the file of a holder that has gone under another name.
@@ -86,7 +93,7 @@ def _take(file: Path) -> Callable[[], None] | None:
             raise FileNotFoundError
         with contextlib.suppress(OSError):  # only for people to read
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, _facts())
+            os.write(descriptor, facts)
 
     lock = FileLock(file, fallback_to_soft=False, thread_local=False, on_acquired=sign)
     while not lock.is_locked:
@@ -100,62 +107,51 @@ def _take(file: Path) -> Callable[[], None] | None:
             if error.errno not in NO_LOCKS:
                 raise
             file.unlink(missing_ok=True)
-            return _take_claim(_claim(file))
-
-    def release() -> None:
-        # Removed while it is held: who waited for it sees that, and takes the next one.
-        with contextlib.suppress(OSError):
-            file.unlink()
-        lock.release()
-
+            return _take_claim(_claim(file), facts)
+    release = ExitStack()
+    release.callback(lock.release)
+    # Removed first, while it is held: who waited for it sees that, and takes the next one.
+    release.callback(_unlink, file)
     return release
 
 
-def _take_claim(file: Path) -> Callable[[], None] | None:
-    facts = _facts()
-    if _is_alive(file):
+def _take_claim(claim: Path, facts: bytes) -> ExitStack | None:
+    if _living(claim) is not None:
         return None
     try:
-        with file.open("xb") as opened:
+        with claim.open("xb") as opened:
             opened.write(facts)
     except (FileExistsError, FileNotFoundError):  # somebody was faster, or tidied up in between
         return None
     stop = threading.Event()
-    heart = threading.Thread(target=_beat, args=(file, facts, stop), daemon=True)
+
+    def beat() -> None:
+        while not stop.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError), claim.open("r+b") as opened:
+                opened.write(facts + f"\n{secrets.token_hex(6)}".encode())
+
+    heart = threading.Thread(target=beat, daemon=True)
     heart.start()
-
-    def release() -> None:
-        stop.set()
-        heart.join()
-        with contextlib.suppress(OSError):
-            file.unlink()
-
+    release = ExitStack()  # in reverse: stop, wait, remove
+    release.callback(_unlink, claim)
+    release.callback(heart.join)
+    release.callback(stop.set)
     return release
 
 
-def _beat(file: Path, facts: bytes, stop: threading.Event) -> None:
-    number = 0
-    while not stop.wait(BEAT_SECONDS):
-        number += 1
-        with contextlib.suppress(OSError), file.open("r+b") as opened:
-            opened.write(facts + f"\n{number}".encode())
-
-
-def _is_alive(claim: Path) -> bool:
-    """Whether a claim has a living holder; one that has been still for long is removed."""
-    now = time.monotonic()
+def _living(claim: Path) -> bytes | None:
+    """The contents of a claim that has a living holder, or None; a dead claim is removed."""
     try:
         found = claim.read_bytes()
     except OSError:
-        _seen.pop(claim, None)
-        return False
-    last, since = _seen.get(claim, (b"", now))
+        return None
+    last, since = _seen.get(claim, (None, 0.0))
     if found != last:
-        _seen[claim] = (found, now)
-    elif now - since > GRACE_SECONDS:
+        _seen[claim] = found, time.monotonic()
+    elif time.monotonic() - since > GRACE_SECONDS:
         _remove(claim, found)
-        return False
-    return True
+        return None
+    return found
 
 
 def _remove(claim: Path, dead: bytes) -> None:
@@ -165,42 +161,14 @@ def _remove(claim: Path, dead: bytes) -> None:
         os.rename(claim, aside)
         if aside.read_bytes() != dead:
             os.link(aside, claim)
+    _unlink(aside)
+
+
+def _unlink(file: Path) -> None:
     with contextlib.suppress(OSError):
-        aside.unlink()
-    _seen.pop(claim, None)
-
-
-def _is_locked(descriptor: int) -> bool:
-    """Whether somebody holds the lock of an open file."""
-    if sys.platform == "win32":
-        return not lock_descriptor(descriptor, blocking=False)
-    import fcntl
-
-    try:
-        # Shared, which needs no right to write.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    return False
+        file.unlink()
 
 
 def _claim(file: Path) -> Path:
     """The file that stands for a lock where there are none."""
     return file.with_name(f"{file.name.removesuffix('.lock')}.claim")
-
-
-def _name(file: Path) -> str:
-    return file.name.removesuffix(".lock") or str(file.parent)
-
-
-def _facts() -> bytes:
-    facts = {"host": platform.node(), "pid": os.getpid(), "since": round(time.time())}
-    return json.dumps(facts).encode()
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    try:
-        facts = json.loads(data.split(b"\n")[0])
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}

@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # a notebook without widgets gets a plain bar
+with warnings.catch_warnings(action="ignore"):  # a notebook without widgets gets a plain bar
     from tqdm.auto import tqdm
 
 Reporter = bool | None | Callable[[dict[str, Any]], None]
@@ -19,11 +18,7 @@ logger = logging.getLogger("prudent")
 
 
 def duration(seconds: float, *, about: bool = False) -> str:
-    """A time for people, in at most two units.
-
-    Args:
-        seconds: The time.
-        about: Whether to round to minutes from two minutes on, as befits an estimate.
+    """A time for people, in at most two units; ``about`` rounds estimates to minutes.
 
     >>> duration(0.4), duration(200), duration(200, about=True), duration(5400), duration(500000)
     ('0.4 s', '3 min 20 s', '3 min', '1 h 30 min', '5 d 18 h')
@@ -32,12 +27,11 @@ def duration(seconds: float, *, about: bool = False) -> str:
         return f"{seconds:.1f} s"
     whole = 60 * round(seconds / 60) if about and seconds >= 120 else round(seconds)
     minutes, hours = whole // 60, whole // 3600
-    if whole < 3600:
-        parts = (minutes, "min"), (whole % 60, "s")
-    elif hours < 48:
+    parts = (hours // 24, "d"), (hours % 24, "h")
+    if hours < 48:
         parts = (hours, "h"), (minutes % 60, "min")
-    else:
-        parts = (hours // 24, "d"), (hours % 24, "h")
+    if hours < 1:
+        parts = (minutes, "min"), (whole % 60, "s")
     return " ".join(f"{number} {unit}" for number, unit in parts if number)
 
 
@@ -56,22 +50,14 @@ class Progress:
     def __init__(
         self, title: str, total: float, report: Reporter = None, unit: str = "it", done: float = 0
     ) -> None:
-        self.title, self.total, self.report = title, total, report
-        self.done = done
+        self.title, self.total, self.report, self.done = title, total, report, done
         self.logged = time.monotonic()
-        hidden = True if callable(report) else None if report is None else not report
         self.logs = report is None and not sys.stderr.isatty()
+        hidden = None if report is None else callable(report) or not report
         # Some terminals do not tell their size; tqdm alone would then show nothing.
         columns, lines = shutil.get_terminal_size()
-        self.bar = tqdm(
-            total=total,
-            initial=done,
-            desc=title,
-            unit=unit,
-            disable=hidden,
-            ncols=columns,
-            nrows=lines,
-        )
+        shape = {"disable": hidden, "ncols": columns, "nrows": lines}
+        self.bar = tqdm(total=total, initial=done, desc=title, unit=unit, **shape)
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +71,7 @@ class Progress:
             self.done += steps
             self.report(dict(row))
             return
-        figures = {key: _short(value) for key, value in row.items()}
+        figures = {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in row.items()}
         self.bar.set_postfix(figures, refresh=False)
         text = ", ".join(f"{key} {value}" for key, value in figures.items())
         self._move(self.done + steps, f": {self.done + steps} of {self.total}, {text}")
@@ -107,7 +93,3 @@ class Progress:
         if self.logs and time.monotonic() - self.logged >= LOG_SECONDS:
             self.logged = time.monotonic()
             logger.info("%s%s", self.title, text)
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

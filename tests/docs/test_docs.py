@@ -16,10 +16,9 @@ import pytest
 
 from prudent.cli.entry import cli
 from prudent.estimators.priors import from_table
-from prudent.experiments._blocks import read_blocks
 from prudent.experiments.config import KEYS
 from prudent.experiments.settings import Mistakes
-from prudent.experiments.sweep import read_job
+from prudent.experiments.sweep import read_blocks, read_job
 from prudent.reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]

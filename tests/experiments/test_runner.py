@@ -7,8 +7,7 @@ import pytest
 
 from prudent._progress import Progress
 from prudent.experiments import RunConfig
-from prudent.experiments._runner import DiskFull, Runner
-from prudent.experiments._view import View
+from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments._worker import Outcome
 from prudent.experiments.engines import WorkerDied
 from prudent.experiments.store import claim, failure, holder, record_failure
@@ -121,7 +120,7 @@ def test_a_full_disk_ends_it(tmp_path):
 
 def test_time_left_follows_the_pace(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("prudent.experiments._view.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("prudent.experiments._runner.time.monotonic", lambda: clock[0])
     configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(10)]
     view = View(configs, 2, Progress("sweep", 1.0, report=False))
     assert view.seconds_left() is None

@@ -100,7 +100,7 @@ def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
     assert set(os.listdir(run(TINY, path, progress=False).path)) == FILES
 
 
-def quickly(config, path, progress=None, make_inputs=None):
+def quickly(config, path, progress=None, num_simulations=None, inputs=None):
     """Take the place of the work, which is tested elsewhere."""
     if config.seed == 1:
         raise OverflowError("no luck")

@@ -40,7 +40,7 @@ def demo(output: str, seed: int) -> None:
         "cores; finished runs are kept."
     )
     check_writable(root)
-    found = states(plan.configs, root, look=False)
+    found = states(plan.configs, root)
     ended = launch(plan, root, found, LaunchOptions(workers=2), progress())
     if failed := [one for one in ended if one.state != "done"]:
         details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR

@@ -82,7 +82,7 @@ def sweep(
     how = LaunchOptions.of(plan.configs, **{name: do[name] for name in LAUNCH})
 
     def look() -> Overview:
-        found = states(plan.configs, root, verify=do["verify"] and do["status"], look=looking)
+        found = states(plan.configs, root, verify=do["verify"] and do["status"])
         return Overview(plan, root, found, how.workers)
 
     if do["watch"]:

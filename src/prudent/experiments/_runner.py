@@ -1,4 +1,4 @@
-"""Works through the runs of a sweep: retries, failures, and runs that others work on."""
+"""Works through the runs of a sweep: retries, failures, runs that others work on; and shows it."""
 
 import time
 from collections import Counter, deque
@@ -7,18 +7,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
+from prudent._progress import Progress, duration
 from prudent.errors import StoreError
 from prudent.experiments import store
 from prudent.experiments._worker import Outcome, attempt
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import Engine, WorkerDied
+from prudent.experiments.status import states
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
 MOST_STRIKES = 3
-
-Listener = Callable[[dict[str, Any]], None]
+TRAINING_SHARE = 0.9
 
 
 class DiskFull(StoreError):
@@ -28,14 +29,8 @@ class DiskFull(StoreError):
 class Runner:
     """Hands out the runs that are not finished, until each is done or has failed.
 
-    Args:
-        configs: The runs.
-        root: The directory of all of them.
-        engine: Where they are worked on.
-        listen: Receives a row for every epoch, and one with an ``event`` when a run begins or
-            ends.
-        timeout: Seconds after which a run has failed.
-        num_simulations: For each problem and seed, the largest budget in the sweep.
+    ``listen`` receives a row for every epoch, and one with an ``event`` when a run begins or ends;
+    ``num_simulations`` is the largest budget in the sweep for each problem and seed.
     """
 
     def __init__(
@@ -43,13 +38,12 @@ class Runner:
         configs: Sequence[RunConfig],
         root: Path,
         engine: Engine,
-        listen: Listener,
+        listen: Callable[[dict[str, Any]], None],
         timeout: float | None = None,
         num_simulations: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         self.root, self.engine, self.listen = root, engine, listen
-        self.timeout = timeout
-        self.num_simulations = num_simulations or {}
+        self.timeout, self.num_simulations = timeout, num_simulations or {}
         # Long runs first, so that none is left over at the end.
         self.waiting = deque(sorted(configs, key=seconds, reverse=True))
         self.running: dict[Future[Outcome], tuple[RunConfig, float]] = {}
@@ -73,7 +67,8 @@ class Runner:
             for future in done:
                 self._end(self.running.pop(future)[0], future)
             self._end_late()
-            self._look_at_held()
+            if self.held and time.monotonic() - self.looked >= HELD_SECONDS:
+                self._look_at_held()
         return self.failed
 
     def _submit(self, config: RunConfig) -> None:
@@ -90,23 +85,17 @@ class Runner:
             return
         if outcome.state == "full":
             raise DiskFull(outcome.reason)
-        if outcome.state == "failed":
-            self._fail(config, outcome.reason)
-            return
         if outcome.state == "busy":
             self.held.append(config)
-        self._tell(config, outcome.state)
+        self._tell(config, outcome.state, outcome.reason)
 
     def _end_late(self) -> None:
         """Runs that take too long have failed."""
-        if self.timeout is None:
-            return
-        now = time.monotonic()
-        late = [f for f, (_, begun) in self.running.items() if now - begun > self.timeout]
-        for future in late:
-            config, _ = self.running.pop(future)
-            self.engine.abandon(future)
-            self._give_up(config, f"took longer than {self.timeout:g} s (--timeout)")
+        for future, (config, begun) in list(self.running.items()):
+            if self.timeout is not None and time.monotonic() - begun > self.timeout:
+                del self.running[future]
+                self.engine.abandon(future)
+                self._give_up(config, f"took longer than {self.timeout:g} s (--timeout)")
 
     def _strike(self, config: RunConfig, how: str, deaths: int) -> None:
         """A worker died: try again, but not for ever."""
@@ -115,39 +104,87 @@ class Runner:
         if number < MOST_STRIKES:
             self.waiting.appendleft(config)
             self._tell(config, "retry", f"worker died ({how}), attempt {number + 1}")
-            return
-        hint = ": out of memory?" if how == "signal 9" else ""
-        self._give_up(config, f"worker died ({how}, {number} times){hint}")
+        else:
+            hint = ": out of memory?" if how == "signal 9" else ""
+            self._give_up(config, f"worker died ({how}, {number} times){hint}")
 
     def _give_up(self, config: RunConfig, reason: str) -> None:
         """Record the failure of a run whose process could not."""
         path = self.root / config.identity
         with store.claim(path, wait=True):
             store.record_failure(config, path, reason)
-        self._fail(config, reason)
-
-    def _fail(self, config: RunConfig, reason: str) -> None:
-        self.failed[config.identity] = reason
         self._tell(config, "failed", reason)
 
     def _look_at_held(self) -> None:
         """Runs of other processes: finished, failed, or free because their process died."""
-        now = time.monotonic()
-        if not self.held or now - self.looked < HELD_SECONDS:
-            return
-        self.looked = now
+        self.looked = time.monotonic()
         held, self.held = self.held, []
-        for config in held:
-            path = self.root / config.identity
-            if store.holder(path) is not None:
-                self.held.append(config)
-            elif store.is_finished(path):
-                self._tell(config, "done")
-            elif (reason := store.failure(path)) is not None:
-                self._fail(config, reason)
+        for one in states(held, self.root):
+            if one.state in ("done", "failed"):
+                self._tell(one.config, one.state, one.note)
             else:
-                self.waiting.append(config)
+                (self.held if one.state == "running" else self.waiting).append(one.config)
 
     def _tell(self, config: RunConfig, event: str, reason: str = "") -> None:
+        if event == "failed":
+            self.failed[config.identity] = reason
         row = {"run": str(config), "identity": config.identity, "event": event}
         self.listen({**row, "reason": reason} if reason else row)
+
+
+class View:
+    """Counts runs and epochs, and knows what is left because it knows what runs cost."""
+
+    def __init__(self, configs: Sequence[RunConfig], finished: int, display: Progress) -> None:
+        self.display = display
+        self.configs = {config.identity: config for config in configs}
+        self.cost = {name: max(seconds(config), 1e-3) for name, config in self.configs.items()}
+        self.shares = dict.fromkeys(self.cost, 0.0)
+        self.states: Counter[str] = Counter(done=finished)
+        self.running: set[str] = set()
+        self.total = finished + len(configs)
+        self.num_epochs = 0
+        self.started = time.monotonic()
+
+    def listen(self, row: dict[str, Any]) -> None:
+        """Take in what a worker told, or what became of a run."""
+        identity, event = row["identity"], row.get("event")
+        if event == "start":
+            self.running.add(identity)
+        elif event is not None:
+            self.running.discard(identity)
+        elif "validation_loss" in row:
+            self.num_epochs += 1
+            training = self.configs[identity].training
+            share = self.shares[identity] + TRAINING_SHARE / (training.epochs * training.members)
+            self.shares[identity] = min(TRAINING_SHARE, share)
+        if event in ("done", "failed"):
+            self.states[event] += 1
+            self.shares[identity] = 1.0
+        if event in ("failed", "retry"):
+            self.display.warn(f"{row['run']}: {row['reason']}")
+        if not callable(self.display.report):
+            self.display.show(self.fraction, self.text())
+        elif event is None:
+            self.display.report(row)
+
+    @property
+    def fraction(self) -> float:
+        """The share of the expected time that is done."""
+        done = sum(self.cost[name] * share for name, share in self.shares.items())
+        return done / sum(self.cost.values())
+
+    def seconds_left(self) -> float | None:
+        """The time left at the pace so far; None before there is any."""
+        elapsed, done = time.monotonic() - self.started, self.fraction
+        return None if done <= 0 else elapsed * (1 - done) / done
+
+    def text(self) -> str:
+        """Counts, rate and time left."""
+        rate = self.num_epochs / max(time.monotonic() - self.started, 1e-9)
+        left = self.seconds_left()
+        told = "" if left is None else f", about {duration(left, about=True)} left"
+        return (
+            f"{self.states['done']}/{self.total} done, {len(self.running)} running, "
+            f"{self.states['failed']} failed, {rate:.2g} epoch/s{told}"
+        )

@@ -8,9 +8,8 @@ import errno
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prudent._locks import Busy
 from prudent.errors import one_line
@@ -23,24 +22,15 @@ Tell = Callable[[dict[str, Any]], None]
 _tell: Tell | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt at a run ended.
-
-    Args:
-        state: ``done``, ``failed``, ``busy`` (another process has it) or ``full`` (the disk).
-        reason: One line, if it was not done.
-    """
+class Outcome(NamedTuple):
+    """How a run ended: ``done``, ``failed``, ``busy`` (elsewhere) or ``full`` (the disk)."""
 
     state: str
     reason: str = ""
 
 
 def prepare(tell: Tell | None) -> None:
-    """Make a process ready for work that reports to ``tell``.
-
-    It gets one thread, so that workers do not fight over cores.
-    """
+    """Make a process ready for work that reports to ``tell``, on one thread of its own."""
     global _tell
     _tell = tell
     import torch
@@ -52,13 +42,7 @@ def prepare(tell: Tell | None) -> None:
 
 
 def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -> Outcome:
-    """Run a config unless another process does; its errors are stored, not raised.
-
-    Args:
-        config: The run.
-        root: The directory of all runs of the sweep.
-        num_simulations: The largest budget in the sweep for the problem and seed of this run.
-    """
+    """Run a config below ``root`` unless another process does; errors are stored, not raised."""
 
     def tell(row: dict[str, Any]) -> None:
         told: dict[str, Any] = {"stage": "diagnosing"}

@@ -105,8 +105,7 @@ class RunConfig:
     def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
         """A run from known keys, those of the training with ``training.`` before them."""
         run = nest(flat)
-        options = Options.of(**run.pop("training", {}))
-        return cls(**run, training=options)
+        return cls(**{**run, "training": Options.of(**run.get("training", {}))})
 
     @cached_property
     def identity(self) -> str:
@@ -135,23 +134,16 @@ def flatten(
     where: str = "",
     known: Mapping[str, Setting] = KEYS,
 ) -> dict[str, Any]:
-    """The known settings of a table in one level; the other keys are mistakes.
-
-    Args:
-        table: What a user wrote.
-        mistakes: Where unknown keys are told.
-        where: How messages name the table, such as ``runs[1].``.
-        known: The settings, with a dot in the names of those in an inner table.
-    """
+    """The known settings of a table in one level; other keys are mistakes of ``where + key``."""
     flat: dict[str, Any] = {}
     tables = {key.partition(".")[0] for key in known if "." in key}
     for key, value in table.items():
-        if key in tables and isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-        elif key in tables:
-            mistakes.add(where + key, f"expected a table of settings, got {str(value)[:40]}.")
-        else:
+        if key not in tables:
             flat[key] = value
+        elif isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            mistakes.add(where + key, f"expected a table of settings, got {str(value)[:40]}.")
     for key in flat:
         if key not in known:
             mistakes.add(where + key[:60], _unknown(key, known))
@@ -179,10 +171,9 @@ def _unknown(key: str, known: Mapping[str, Setting]) -> str:
         return "belongs in the table [training]."
     table, dot, name = key.rpartition(".")
     near = {one.name: one for other, one in known.items() if other == table + dot + one.name}
-    nearest = difflib.get_close_matches(name, near, n=1, cutoff=0.5)
     guess = ""
-    if nearest:
-        default = near[nearest[0]].default
+    for nearest in difflib.get_close_matches(name, near, n=1, cutoff=0.5):
+        default = near[nearest].default
         told = "" if default in (None, ...) else f" (default {default})"
-        guess = f" Did you mean `{nearest[0]}`{told}?"
+        guess = f" Did you mean `{nearest}`{told}?"
     return f"unknown key.{guess} Known: {' '.join(near or known)}."

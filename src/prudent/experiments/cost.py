@@ -27,13 +27,7 @@ TYPICAL = "slcp"
 
 
 class Estimate(NamedTuple):
-    """The expected cost of several runs.
-
-    Args:
-        seconds: The time on the given number of workers.
-        bytes: The space on disk, with the checkpoints of runs at work.
-        corrected: Whether finished runs corrected the table.
-    """
+    """The expected time and space of several runs, and whether finished ones corrected it."""
 
     seconds: float
     bytes: int
@@ -54,39 +48,32 @@ def seconds(config: RunConfig) -> float:
     steps = max(1, int(config.budget * (1 - training.validation_fraction)) // training.batch_size)
     # Small batches cost nearly as much as large ones.
     step *= max(0.5, training.batch_size / 128)
-    simulations = (config.budget + config.num_test) / 1000
-    networks = training.members
+    simulate = cost["simulate"] * (config.budget + config.num_test) / 1000
+    diagnose = cost["diagnose"] * config.num_test / 1000
     return (
-        START_SECONDS
-        + simulations * cost["simulate"]
-        + training.epochs * networks * steps * step
-        + networks * cost["diagnose"] * config.num_test / 1000
+        START_SECONDS + simulate + training.members * (training.epochs * steps * step + diagnose)
     )
 
 
-def disk_bytes(configs: Iterable[RunConfig], workers: int) -> int:
+def disk_bytes(configs: Sequence[RunConfig], workers: int) -> int:
     """The space that runs take on disk: simulations once, two checkpoints of each at work."""
-    configs, shared = list(configs), dict[tuple[str, int], float]()
-    for c in configs:
-        key, size = (c.problem, c.seed), c.budget * _cost(c)["row_bytes"]
-        shared[key] = max(size, shared.get(key, 0.0))
     sizes = sorted(_cost(c)["megabytes"] * c.training.members for c in configs)
     # A checkpoint holds the weights, the best ones, and two moments of each.
     at_work = sum(8 * size for size in sizes[-workers:])
-    return round((sum(sizes) + at_work) * 1e6 + sum(shared.values()))
+    shared = (c.budget * _cost(c)["row_bytes"] for c in largest(configs).values())
+    return round((sum(sizes) + at_work) * 1e6 + sum(shared))
+
+
+def largest(configs: Iterable[RunConfig]) -> dict[tuple[str, int], RunConfig]:
+    """For each problem and seed the run with the largest budget, whose pairs serve all others."""
+    ordered = sorted(configs, key=lambda config: config.budget)
+    return {(config.problem, config.seed): config for config in ordered}
 
 
 def estimate(
     configs: Sequence[RunConfig], finished: Iterable[RunConfig], root: Path, workers: int
 ) -> Estimate:
-    """The expected cost of some runs.
-
-    Args:
-        configs: Runs to come.
-        finished: Runs in the same directory, whose times correct the table.
-        root: The directory.
-        workers: How many runs at once.
-    """
+    """The expected cost of runs to come, corrected by the times of finished ones in ``root``."""
     factors = _factors(finished, root)
     usual = statistics.median(factors.values()) if factors else 1.0
     costs = [seconds(c) * factors.get((c.problem, c.method), usual) for c in configs]
@@ -110,9 +97,8 @@ def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str],
 
 
 @cache
-def _table() -> dict[str, dict[str, Any]]:
-    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_bytes())
-    return table
+def _table() -> Any:
+    return json.loads(TABLE.read_bytes())
 
 
 def _cost(config: RunConfig) -> dict[str, float]:

@@ -15,13 +15,13 @@ from prudent._files import write_atomic
 from prudent._progress import Progress, Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
-from prudent.experiments._runner import DiskFull, Runner
-from prudent.experiments._view import View
+from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments.config import RunConfig
-from prudent.experiments.cost import disk_bytes
-from prudent.experiments.engines import ENGINES, available_cores, open_engine
+from prudent.experiments.cost import disk_bytes, largest
+from prudent.experiments.engines import ENGINES, open_engine
+from prudent.experiments.settings import read_settings
 from prudent.experiments.status import RunState, count, outdated, states
-from prudent.experiments.sweep import Sweep, check_directory, read_sweep
+from prudent.experiments.sweep import FILE, Sweep, read_sweep
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -50,8 +50,10 @@ class LaunchOptions:
     @classmethod
     def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
         """The options for some runs; without a number of workers, the cores are shared."""
-        room = available_cores() // max(config.threads for config in configs)
-        return cls(max(1, room) if workers is None else workers, **options)
+        affinity = getattr(os, "sched_getaffinity", None)  # the cores that this process may use
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        room = max(1, cores // max(config.threads for config in configs))
+        return cls(room if workers is None else workers, **options)
 
 
 def find_sweep(file: str | os.PathLike[str]) -> Path:
@@ -88,7 +90,7 @@ def run_sweep(
     plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
     how = LaunchOptions.of(plan.configs, **options)
-    return count(launch(plan, root, states(plan.configs, root, look=False), how, progress))
+    return count(launch(plan, root, states(plan.configs, root), how, progress))
 
 
 def launch(
@@ -98,17 +100,10 @@ def launch(
     options: LaunchOptions,
     progress: Reporter = None,
 ) -> Sequence[RunState]:
-    """Work on what is left; the states of all runs afterwards.
-
-    Args:
-        plan: The runs.
-        root: Their directory.
-        found: Their states.
-        options: The way to run them.
-        progress: See :class:`prudent._progress.Progress`.
-    """
+    """Work on what is left of a sweep, whose runs are as found; their states afterwards."""
     left = [one.config for one in found if one.state != "done"]
-    check_directory(root)
+    if (root / FILE).is_file():
+        read_settings(root / FILE)  # refuses what a newer version wrote
     old = outdated(plan.configs, root)
     if old and not options.force:
         raise InputError(
@@ -117,7 +112,7 @@ def launch(
             f"{root / TRASH}. Nothing was changed."
         )
     if not left:
-        _begin(plan, root)
+        plan.write(root)
         return found
     _check_space(root, disk_bytes(left, options.workers), force=options.force)
     scratch = root / ".work" / f"{options.engine}-{os.getpid()}"
@@ -125,11 +120,11 @@ def launch(
     engine = open_engine(options.engine, workers, scratch, address=options.address, job=plan.job)
     try:
         with engine:
-            _begin(plan, root)
+            plan.write(root)
             _set_aside(old, root)
             with Progress("sweep", 1.0, progress) as display:
                 listen = View(left, len(found) - len(left), display).listen
-                budgets = _largest_budgets(plan.configs)
+                budgets = {key: config.budget for key, config in largest(plan.configs).items()}
                 Runner(left, root, engine, listen, options.timeout, budgets).run()
     except DiskFull as error:
         raise StoreError(f"{error} {_interruption(plan, root)}") from error
@@ -143,32 +138,14 @@ def launch(
     return _record(plan, root)
 
 
-def _begin(plan: Sweep, root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {root}: {error.strerror}.") from error
-    plan.write(root)
-
-
 def _set_aside(runs: Sequence[Path], root: Path) -> None:
     """Move runs of a simulator that has changed out of the way."""
-    if not runs:
-        return
     trash = root / TRASH
-    trash.mkdir(exist_ok=True)
     for path in runs:
+        trash.mkdir(exist_ok=True)
         os.rename(path, trash / path.name)
-    logger.warning("moved %d runs of the simulator as it was to %s.", len(runs), trash)
-
-
-def _largest_budgets(configs: Sequence[RunConfig]) -> dict[tuple[str, int], int]:
-    """For each problem and seed, how many simulations serve all runs."""
-    largest: dict[tuple[str, int], int] = {}
-    for config in configs:
-        key = config.problem, config.seed
-        largest[key] = max(config.budget, largest.get(key, 0))
-    return largest
+    if runs:
+        logger.warning("moved %d runs of the simulator as it was to %s.", len(runs), trash)
 
 
 def _check_space(root: Path, needed: int, *, force: bool) -> None:
@@ -194,17 +171,14 @@ def _interruption(plan: Sweep, root: Path) -> str:
 
 def _record(plan: Sweep, root: Path) -> list[RunState]:
     """The state of each run, also written down for people: which directory is which run."""
-    found = states(plan.configs, root, look=False)
+    found = states(plan.configs, root)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "problem", "method", "budget", "seed", "state"])
-    for one in found:
-        config = one.config
+    for c, state in ((one.config, one.state) for one in found):
         # A spreadsheet would take a name that begins like this for a formula.
-        problem = f"'{config.problem}" if config.problem[0] in "=+-@" else config.problem
-        writer.writerow(
-            [config.identity, problem, config.method, config.budget, config.seed, one.state]
-        )
+        problem = f"'{c.problem}" if c.problem[0] in "=+-@" else c.problem
+        writer.writerow([c.identity, problem, c.method, c.budget, c.seed, state])
     data = text.getvalue().encode("utf-8", "replace")
     # No reason to hide what went wrong before.
     with contextlib.suppress(OSError, StoreError):

@@ -26,6 +26,7 @@ Each diagnostic of :mod:`prudent.diagnostics.registry` has a table of its own na
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -93,8 +94,11 @@ class Results:
         if name in vars(self) or name in COLUMNS:
             return getattr(self, name)
         found = _table(self._rows(name), ("test",))
-        if found.empty:
-            _check_name(name)
+        if found.empty:  # imported only now, because reading results must not need torch
+            from prudent.diagnostics.registry import DIAGNOSTICS
+
+            if name not in DIAGNOSTICS:
+                raise unknown_name("table", name, ["runs", *COLUMNS, *DIAGNOSTICS])
         return found
 
     def _rows(self, name: str) -> Rows:
@@ -107,17 +111,15 @@ class Results:
                 for row in run.history():
                     yield {**_keys(run.config), "member": 0, **row}
         else:
-            wanted = ("sbc", "tarp") if name == "ranks" else (name,)
-            for keys, stored in self._thorough:
-                for part in wanted:
-                    for record in stored.get(part, ()):
-                        yield from _long(keys, record)
+            for keys, test, record in self._thorough:
+                if test == name or (name == "ranks" and test in ("sbc", "tarp")):
+                    yield from _long(keys, record)
 
     @cached_property
-    def _thorough(self) -> list[tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]]:
-        """The keys of each thorough run, and its records by table."""
+    def _thorough(self) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
+        """The records of thorough runs, with the keys of the run and the name of the table."""
         runs = [run for run in self.finished if "thorough.json" in run.files]
-        return [(_keys(run.config), _records(run)) for run in runs]
+        return [(_keys(run.config), *record) for run in runs for record in _records(run)]
 
 
 def load_results(directory: str | os.PathLike[str]) -> Results:
@@ -128,17 +130,11 @@ def load_results(directory: str | os.PathLike[str]) -> Results:
     """
     require("pandas", "results", "tables of results")
     root = Path(directory)
-    # In this order: a run that is finished in between is not lost.
-    planned, finished = _planned(root), _finished(root)
+    planned: list[RunState] = []
+    with contextlib.suppress(PrudentError):  # there need not be a sweep
+        planned = states(stored_sweep(root).configs, root)
+    finished = _finished(root)  # after that: a run that is finished in between is not lost
     return Results(finished, runs=_table(_all_runs(root, planned, finished), ()))
-
-
-def _check_name(name: str) -> None:
-    # Imported for names that no run has, because reading results must not need torch.
-    from prudent.diagnostics.registry import DIAGNOSTICS
-
-    if name not in DIAGNOSTICS:
-        raise unknown_name("table", name, ["runs", *COLUMNS, *DIAGNOSTICS])
 
 
 def _table(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
@@ -160,15 +156,16 @@ def _long(keys: dict[str, Any], record: dict[str, Any]) -> Rows:
         yield {**keys, **record, **dict(zip(lists, values, strict=True))}
 
 
-def _records(run: store.Run) -> dict[str, list[dict[str, Any]]]:
+def _records(run: store.Run) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of a thorough run, each with the name of its table."""
     stored = json.loads(run.file("thorough.json"))
-    tables: dict[str, list[dict[str, Any]]] = {}
     for test, records in stored.get("diagnostics", {}).items():
-        tables[test] = [{"test": test, **record} for record in records]
+        for record in records:
+            yield test, {"test": test, **record}
     for record in stored.get("ranks", ()):  # where 0.1.0 kept the records of SBC and TARP
-        tables.setdefault(record["test"], []).append(_singular(record))
-    draws = [_singular(record) for record in stored["draws"]]
-    return {**tables, "draws": [{"draw": [*range(len(row["value"]))], **row} for row in draws]}
+        yield record["test"], _singular(record)
+    for record in map(_singular, stored["draws"]):
+        yield "draws", {"draw": [*range(len(record["value"]))], **record}
 
 
 def _singular(record: dict[str, Any]) -> dict[str, Any]:
@@ -203,14 +200,6 @@ def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.
     yield from _failed(root, known)
 
 
-def _planned(root: Path) -> list[RunState]:
-    """The runs of the sweep that was last started here."""
-    try:
-        return states(stored_sweep(root).configs, root)
-    except PrudentError:
-        return []
-
-
 def _failed(root: Path, known: set[str]) -> Rows:
     """Runs that failed and that no sweep speaks of."""
     for error in sorted((root / ".work").glob("*/error.txt")):
@@ -227,6 +216,5 @@ def _failed(root: Path, known: set[str]) -> Rows:
 
 
 def _facts(config: RunConfig, state: str) -> dict[str, Any]:
-    values = config.flat()
-    del values["format"]
+    values = {name: value for name, value in config.flat().items() if name != "format"}
     return {**_keys(config), "state": state, **values}

@@ -1,32 +1,40 @@
 """One config, one result: the only place that chains simulation, training and diagnosis."""
 
+import itertools
 import logging
 import platform
+import shutil
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from prudent import problems
 from prudent._files import to_json
 from prudent._progress import Reporter
-from prudent._randomness import threads
-from prudent.datasets import Pairs, read
+from prudent._randomness import seeded, threads
+from prudent.contracts import Estimator
+from prudent.datasets import read
 from prudent.datasets.drawing import draw
 from prudent.diagnostics import Diagnosis, diagnose
+from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError
 from prudent.estimators import load
+from prudent.estimators.priors import log_prior
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.store import Run
-from prudent.experiments.thorough import details
+from prudent.history import History
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import fit
 from prudent.version import __version__
+
+# The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
+NUM_DRAWS = 1000
+NUM_CANDIDATES = 100_000
 
 logger = logging.getLogger("prudent")
 
@@ -58,40 +66,35 @@ def run_claimed(
     num_simulations: int | None = None,
     inputs: Inputs | None = None,
 ) -> Run:
-    """The same, for a caller that holds the run already.
+    """Do the work of :func:`run_one` for a caller that has claimed the run.
 
-    Args:
-        config: What to run.
-        path: The directory of the run, below that of its sweep.
-        progress: See :class:`prudent._progress.Progress`.
-        num_simulations: The largest budget in the sweep for this problem and seed, if it is part
-            of one.
-        inputs: The pairs of a run from files.
+    In a sweep ``num_simulations`` is its largest budget for the problem and seed of the run.
     """
     finished = store.find(path, config)
     if finished is None:
-        store.forget_failure(path)
+        shutil.rmtree(store.unfinished_path(path), ignore_errors=True)  # an earlier failure
         if config.data and inputs is None:
             raise InputError("the run takes its pairs from a file; say which with --data.")
-        make = partial(simulated, config, path.parent, num_simulations)
-        _train_and_diagnose(config, path, progress, make if inputs is None else lambda: inputs)
+        _train_and_diagnose(config, path, progress, num_simulations, inputs)
         finished = store.read(path)
     store.clear(path)  # also what a kill right after publishing left
     return finished
 
 
 def _train_and_diagnose(
-    config: RunConfig, path: Path, progress: Reporter, make_inputs: Callable[[], Inputs]
+    config: RunConfig,
+    path: Path,
+    progress: Reporter,
+    num_simulations: int | None,
+    inputs: Inputs | None,
 ) -> None:
-    seconds = {}
+    times = [time.perf_counter()]
     with threads(config.threads):
-        start = time.perf_counter()
         if config.source and config.source != source_digest(config.problem):
             raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
-        inputs = make_inputs()
+        inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
-        seconds["simulate"] = time.perf_counter() - start
-        start = time.perf_counter()
+        times.append(time.perf_counter())
         networks = problem.networks.get(methods.get(config.method).family, {})
         estimator = fit(
             inputs.training,
@@ -104,8 +107,7 @@ def _train_and_diagnose(
             progress=progress,
             **config.training.to_dict(),
         )
-        seconds["train"] = time.perf_counter() - start
-        start = time.perf_counter()
+        times.append(time.perf_counter())
         result = diagnose(
             estimator,
             *inputs.test,
@@ -114,29 +116,53 @@ def _train_and_diagnose(
             seed=config.seed,
             progress=progress,
         )
-        seconds["diagnose"] = time.perf_counter() - start
-    # Times change from run to run, so they live apart from what must not.
-    timing = {
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "epoch_seconds": [round(value, 4) for value in estimator.history.column("seconds")],
-        "versions": {
-            "prudent": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-    }
+        times.append(time.perf_counter())
     files = {
         "config.json": to_json(config.to_dict()),
         "data.json": to_json(inputs.record()),
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": estimator.to_bytes(),
-        "timing.json": to_json(timing),
+        "timing.json": to_json(_timing(times, estimator.history)),
     }
     if config.thorough:
-        files["thorough.json"] = to_json(details(result, estimator, problem, config.seed))
+        files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
     store.publish(path, files, {**result.metrics(), **excluded})
+
+
+def _timing(times: list[float], history: History) -> dict[str, Any]:
+    """What changes from run to run, apart from what must not."""
+    seconds = [round(end - begin, 3) for begin, end in itertools.pairwise(times)]
+    versions = {"torch": str(torch.__version__), "python": platform.python_version()}
+    return {
+        "seconds": dict(zip(("simulate", "train", "diagnose"), seconds, strict=True)),
+        "epoch_seconds": [round(value, 4) for value in history.column("seconds")],
+        "versions": {"prudent": __version__, **versions},
+    }
+
+
+def _details(
+    diagnosis: Diagnosis, estimator: Estimator, problem: Problem, seed: int
+) -> dict[str, Any]:
+    """The contents of ``thorough.json``; the posterior of the first test pair is drawn from."""
+    theta, x = diagnosis.pairs.theta[:1], diagnosis.pairs.x[:1]
+    with seeded(seed, "portrait"):
+        drawn = {"truth": theta, "posterior": estimator(x).sample((NUM_DRAWS,))[:, 0]}
+    if problem.log_posterior is not None:
+        prior = problem.prior
+        with seeded(seed, "exact"):  # resampled from the prior
+            found = prior.sample((NUM_CANDIDATES, 1))
+            log_weight = problem.log_posterior(found, x)[:, 0] - log_prior(prior, found[:, 0])
+            chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS, replacement=True)
+        drawn["exact"] = found[chosen, 0]
+    draws = [
+        {"kind": kind, "parameter": name, **plain({"values": column})}
+        for kind, values in drawn.items()
+        for name, column in zip(problem.parameter_names, values.unbind(1), strict=True)
+    ]
+    results = {name: result.rows() for name, result in diagnosis.results.items()}
+    return {"diagnostics": results, "draws": draws}
 
 
 def diagnose_run(
@@ -153,54 +179,42 @@ def diagnose_run(
 ) -> Diagnosis:
     """Diagnose a stored estimator on new test pairs, from its problem or from a file.
 
-    Args:
-        path: The directory of the run.
-        num_test: The number of test pairs; by default 2,000 simulated ones, or all of a file.
-        seed: The seed of simulated test pairs.
-        problem: Needed for a problem of one's own, because results never import code.
-        data: A store or file with test pairs; those that the run was trained on are refused.
-        theta: The name of the parameters in the file.
-        x: The name of the observations in the file.
-        thorough: See :func:`prudent.diagnose`.
-        progress: See :class:`prudent._progress.Progress`.
+    By default these are 2,000 simulated ones, or all of ``data``, where ``theta`` and ``x`` are
+    names; pairs that the run was trained on are refused. A problem of one's own must be named,
+    because results never import code.
     """
-    _refuse_several(path)
+    if not (path / "metrics.json").is_file():
+        raise InputError(f"{path} {_listing(path)}.")
     stored = store.read(path)
     stored.file("model.safetensors")  # the one of this run, not another's
     record = stored.record()
     names = record.get("parameter_names")
+    pairs: Any
     if data is None:
         simulator = _simulator(stored, problem)
         names = simulator.parameter_names
-        drawn = draw(simulator, num_test or 2000, seed, "test")
-        test = drawn.theta, drawn.x
+        pairs = draw(simulator, num_test or 2000, seed, "test")
     else:
         pairs = read(data, theta=theta, x=x, budget=num_test, stream=False)
-        assert isinstance(pairs, Pairs)
-        test = pairs.theta, pairs.x
         if record:
-            refuse_overlap(record, *test, data)
+            refuse_overlap(record, pairs.theta, pairs.x, data)
         else:
             logger.warning(
-                "%s is of version 0.1.0 and does not remember its training pairs: that %s holds "
-                "none of them cannot be checked.",
-                path,
-                data,
+                f"{path} is of version 0.1.0 and does not remember its training pairs: that "
+                f"{data} holds none of them cannot be checked."
             )
-    estimator = load(path / "model.safetensors")
+    estimator, test = load(path / "model.safetensors"), (pairs.theta, pairs.x)
     with threads(stored.config.threads):
         return diagnose(
             estimator, *test, names=names, thorough=thorough, seed=seed, progress=progress
         )
 
 
-def _refuse_several(path: Path) -> None:
-    if (path / "metrics.json").is_file():
-        return
+def _listing(path: Path) -> str:
+    """What is in a directory that is not a run."""
     found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
     listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
-    what = f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
-    raise InputError(f"{path} {what}.")
+    return f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
 
 
 def _simulator(stored: Run, problem: str | None) -> Problem:

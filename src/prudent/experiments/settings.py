@@ -25,24 +25,24 @@ LONG_KEY = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_DOT
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, or in the ``config.json`` of a run."""
-    kind = "JSON" if path.suffix == ".json" else "TOML"
+    kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     text = _read_text(path)
     if kind == "TOML" and (found := LONG_KEY.search(text)):
         line = text.count("\n", 0, found.start()) + 1
         raise InputError(f"{path}:{line}: a key has more than {MOST_DOTS} dots.")
     try:
-        values = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        values: Any = parse(text)
+        if _is_deeper(values, DEEPEST):
+            raise RecursionError
     except RecursionError as error:
         raise InputError(f"{path} is nested deeper than {DEEPEST} levels.") from error
     except ValueError as error:
         raise InputError(f"{path} is not valid {kind}: {error}.") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} does not hold a table of settings.")
-    if _depth(values) > DEEPEST:
-        raise InputError(f"{path} is nested deeper than {DEEPEST} levels.")
     if values.pop("format", FORMAT) not in FORMATS:
         raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
-    return values
+    return dict(values)
 
 
 def _read_text(path: Path) -> str:
@@ -66,25 +66,18 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _depth(value: object) -> int:
-    """Levels of tables and lists, without recursion."""
-    level, depth = [value], 0
-    while level and depth <= DEEPEST:
-        inner: list[object] = []
-        for item in level:
-            inner += item.values() if isinstance(item, dict) else []
-            inner += item if isinstance(item, list) else []
-        level, depth = inner, depth + 1
-    return depth
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether tables and lists hold anything below so many levels."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    return levels <= 0 or (
+        isinstance(inner, list) and any(_is_deeper(one, levels - 1) for one in inner)
+    )
 
 
 class Mistakes:
-    """Everything that is wrong with what a user wrote.
+    """Everything that is wrong with what a user wrote, perhaps in a file whose lines are named.
 
     A place is a key, such as ``runs[0].seed[1]``, an option such as ``--set seed=x``, or empty.
-
-    Args:
-        path: The file, whose lines are named.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -20,13 +20,7 @@ STATES = ("done", "running", "failed", "interrupted", "left")
 
 @dataclass(frozen=True)
 class RunState:
-    """One run of a sweep.
-
-    Args:
-        config: What it is.
-        state: One of ``done running failed interrupted left``.
-        note: Why it failed, or how far it is.
-    """
+    """A run of a sweep, one of ``STATES``, and why it failed or how far it is."""
 
     config: RunConfig
     state: str
@@ -35,14 +29,7 @@ class RunState:
 
 @dataclass(frozen=True)
 class Overview:
-    """A sweep and how it stands.
-
-    Args:
-        plan: The sweep.
-        root: The directory of its runs.
-        found: The state of each run.
-        workers: How many runs at once are expected.
-    """
+    """A sweep in a directory, the state of each of its runs, and how many are done at once."""
 
     plan: Sweep
     root: Path
@@ -57,7 +44,7 @@ class Overview:
     @cached_property
     def expected(self) -> Estimate:
         """What the unfinished runs cost, corrected by the finished ones."""
-        done = [one.config for one in self.found if one.state == "done"]
+        done = [one.config for one in self.of("done")]
         left = [one.config for one in self.found if one.state != "done"]
         return estimate(left, done, self.root, self.workers)
 
@@ -66,19 +53,13 @@ class Overview:
         return [one for one in self.found if one.state in names]
 
 
-def states(
-    configs: Sequence[RunConfig], root: Path, *, verify: bool = False, look: bool = True
-) -> list[RunState]:
-    """The state of each run.
+def states(configs: Sequence[RunConfig], root: Path, *, verify: bool = False) -> list[RunState]:
+    """The state of each run in a directory, which need not exist.
 
-    Args:
-        configs: The runs.
-        root: Their directory; it need not exist.
-        verify: Check all files of finished runs against their checksums.
-        look: Find out how far unfinished runs are.
+    With ``verify`` all files of finished runs are checked against their checksums.
     """
     finished, unfinished = _names(root), _names(root / ".work")
-    return [_state(c, root, finished, unfinished, verify=verify, look=look) for c in configs]
+    return [RunState(c, *_state(c, root, finished, unfinished, verify=verify)) for c in configs]
 
 
 def count(found: Iterable[RunState]) -> dict[str, int]:
@@ -103,48 +84,41 @@ def outdated(configs: Iterable[RunConfig], root: Path) -> list[Path]:
 
 
 def _state(
-    config: RunConfig,
-    root: Path,
-    finished: set[str],
-    unfinished: set[str],
-    *,
-    verify: bool,
-    look: bool,
-) -> RunState:
+    config: RunConfig, root: Path, finished: set[str], unfinished: set[str], *, verify: bool
+) -> tuple[str, str]:
     name = config.identity
     path = root / name
     if name in finished:
         if verify:
-            return _verified(config, path)
+            return _verified(path)
         if store.is_finished(path):
-            return RunState(config, "done")
-        return RunState(config, "failed", f"{path} exists and is not a finished run; remove it")
+            return "done", ""
+        return "failed", f"{path} exists and is not a finished run; remove it"
     if unfinished & {f"{name}.lock", f"{name}.claim"} and (who := store.holder(path)) is not None:
         by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
-        return RunState(config, "running", f"{by}{_epoch(config, path) if look else ''}")
+        return "running", ", ".join([by, *_epoch(config, path)])
     if name in unfinished and (reason := store.failure(path)) is not None:
-        return RunState(config, "failed", reason)
+        return "failed", reason
     if name in unfinished or f"{name}.checkpoint" in unfinished:
-        return RunState(config, "interrupted", _epoch(config, path).lstrip(", ") if look else "")
-    return RunState(config, "left")
+        return "interrupted", "".join(_epoch(config, path))
+    return "left", ""
 
 
-def _verified(config: RunConfig, path: Path) -> RunState:
+def _verified(path: Path) -> tuple[str, str]:
     try:
         run = store.read(path)
         for name in run.files:
             run.file(name)
     except StoreError as error:
-        return RunState(config, "failed", str(error))
-    return RunState(config, "done")
+        return "failed", str(error)
+    return "done", ""
 
 
-def _epoch(config: RunConfig, path: Path) -> str:
-    """The epoch of the last checkpoint."""
-    directory = store.unfinished_path(path, ".checkpoint")
-    found = [re.search(r"epoch-(\d+)", file.name) for file in directory.rglob("epoch-*")]
-    epochs = [int(match[1]) for match in found if match]
-    return f", epoch {max(epochs)} of {config.training.epochs}" if epochs else ""
+def _epoch(config: RunConfig, path: Path) -> list[str]:
+    """The epoch of the last checkpoint, if there is one."""
+    found = store.unfinished_path(path, ".checkpoint").rglob("epoch-*")
+    epochs = [int(match[1]) for file in found if (match := re.match(r"epoch-(\d+)", file.name))]
+    return [f"epoch {max(epochs)} of {config.training.epochs}"] if epochs else []
 
 
 def _names(directory: Path) -> set[str]:

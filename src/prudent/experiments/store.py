@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
 
 ERROR = "error.txt"
+# What an unfinished run has in ``.work``, beside its lock or claim.
+PARTS = ("", ".checkpoint")
 
 logger = logging.getLogger("prudent")
 
@@ -74,10 +76,7 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """What the run remembers of its pairs; nothing if it is of version 0.1.0."""
-        if "data.json" not in self.files:
-            return {}
-        found: dict[str, Any] = json.loads(self.file("data.json"))
-        return found
+        return json.loads(self.file("data.json")) if "data.json" in self.files else {}
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
@@ -108,18 +107,13 @@ def unfinished_path(path: Path, suffix: str = "") -> Path:
 
 @contextlib.contextmanager
 def claim(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a run for writing.
-
-    Args:
-        path: The directory of the run.
-        wait: Whether to wait for another process that holds it, or raise
-            :class:`prudent._locks.Busy`.
-    """
+    """Hold a run for writing; see :func:`prudent._locks.hold`."""
     try:
         with _locks.hold(unfinished_path(path, ".lock"), wait=wait):
             yield
     finally:
-        _tidy(path)
+        with contextlib.suppress(OSError):  # others may work there
+            unfinished_path(path).parent.rmdir()
 
 
 def holder(path: Path) -> dict[str, Any] | None:
@@ -130,8 +124,7 @@ def holder(path: Path) -> dict[str, Any] | None:
 def is_finished(path: Path) -> bool:
     """Whether a finished run is there, by a look at its last file alone."""
     try:
-        with open(f"{path}/metrics.json", "rb") as file:
-            data = file.read()
+        data = (path / "metrics.json").read_bytes()
     except (OSError, ValueError):
         return False
     # Enough to tell a whole file from a part of one; who reads the run checks it in full.
@@ -140,15 +133,13 @@ def is_finished(path: Path) -> bool:
 
 def is_unfinished(path: Path) -> bool:
     """Whether unfinished parts of a run are there."""
-    suffixes = ("", ".checkpoint", ".lock", ".claim")
-    return any(unfinished_path(path, suffix).exists() for suffix in suffixes)
+    return any(unfinished_path(path, end).exists() for end in (*PARTS, ".lock", ".claim"))
 
 
 def clear(path: Path) -> None:
     """Remove the unfinished parts of a run that is finished."""
-    for suffix in ("", ".checkpoint"):
+    for suffix in PARTS:
         shutil.rmtree(unfinished_path(path, suffix), ignore_errors=True)
-    _tidy(path)
 
 
 def record_failure(config: RunConfig, path: Path, reason: str, details: str = "") -> None:
@@ -169,13 +160,8 @@ def failure(path: Path) -> str | None:
         return None
 
 
-def forget_failure(path: Path) -> None:
-    """Remove the record of an earlier failure."""
-    shutil.rmtree(unfinished_path(path), ignore_errors=True)
-
-
 def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
-    """Make a finished run appear at a path."""
+    """Make a finished run appear at a path, which must be claimed."""
     unfinished = unfinished_path(path)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -186,15 +172,8 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         write_atomic(unfinished / "metrics.json", dump_json({**metrics, "files": listing}))
         _take_name(unfinished, path)
         sync_directory(path.parent)
-        _tidy(path)
     except OSError as error:
         raise StoreError(f"could not write {path}: {error.strerror or error}.") from error
-
-
-def _tidy(path: Path) -> None:
-    """Remove the directory of unfinished parts, if others do not work there."""
-    with contextlib.suppress(OSError):
-        unfinished_path(path).parent.rmdir()
 
 
 def _take_name(unfinished: Path, path: Path) -> None:
@@ -216,18 +195,12 @@ def read(path: Path) -> Run:
     listing = metrics.pop("files", None)
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
-    parts = {}
-    for name in ("config.json", "coverage.json", "timing.json"):
-        checksum = str(listing.get(name, {}).get("sha256"))
-        parts[name] = load_json(path / name, _remedy(path), checksum)
-    return Run(
-        path=path,
-        config=RunConfig.from_dict(parts["config.json"]),
-        metrics=metrics,
-        coverage=parts["coverage.json"],
-        timing=parts["timing.json"],
-        files=listing,
-    )
+    parts = [
+        load_json(path / name, _remedy(path), str(listing.get(name, {}).get("sha256")))
+        for name in ("config.json", "coverage.json", "timing.json")
+    ]
+    config, coverage, timing = parts
+    return Run(path, RunConfig.from_dict(config), metrics, coverage, timing, listing)
 
 
 def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
@@ -240,12 +213,11 @@ def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
     found = sorted(p.parent for p in root.glob("*/metrics.json"))
     if not found:
         raise InputError(f"no finished runs in {root}. Make some with: prudent demo -o {root}")
-    runs = [read(path) for path in found]
-    return sorted(runs, key=lambda run: _order(run.config))
+    return sorted(map(read, found), key=_order)
 
 
-def _order(config: RunConfig) -> tuple[Any, ...]:
-    position = methods.position(config.method)
+def _order(run: Run) -> tuple[Any, ...]:
+    config, position = run.config, methods.position(run.config.method)
     return (config.problem, config.budget, position, config.seed, str(config))
 
 

@@ -4,49 +4,24 @@ An engine is anything with ``submit(function, *arguments) -> Future``; :class:`E
 else a sweep needs of it. Adding one is a module here and a line in :func:`open_engine`.
 """
 
-import os
 from pathlib import Path
 
-from prudent.experiments.engines.contract import Engine, EngineLost, WorkerDied
-from prudent.experiments.engines.local import Local, local
+from prudent.experiments.engines.contract import Engine as Engine
+from prudent.experiments.engines.contract import WorkerDied as WorkerDied
+from prudent.experiments.engines.local import Local as Local
+from prudent.experiments.engines.local import local as local
 from prudent.experiments.engines.slurm import Job, slurm_cluster
-
-__all__ = [
-    "ENGINES",
-    "Engine",
-    "EngineLost",
-    "Local",
-    "WorkerDied",
-    "available_cores",
-    "local",
-    "open_engine",
-]
 
 ENGINES = ("local", "dask", "slurm")
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def open_engine(
-    name: str,
-    workers: int,
-    scratch: Path,
-    *,
-    address: str | None = None,
-    job: Job | None = None,
+    name: str, workers: int, scratch: Path, *, address: str | None = None, job: Job | None = None
 ) -> Engine:
-    """The engine of that name, to be used in a ``with`` statement.
+    """Open one of ``ENGINES`` with so many processes, to be used in a ``with`` statement.
 
-    Args:
-        name: One of ``ENGINES``; only ``dask`` takes an address.
-        workers: Processes to start; for a Dask scheduler at an address, its own workers count.
-        scratch: A directory for files of the engine, which all machines share.
-        address: The address of a running Dask scheduler, such as ``tls://10.0.0.1:8786``.
-        job: The form of a Slurm job.
+    The directory ``scratch`` is shared by all machines. A Dask scheduler that runs at an
+    ``address``, such as ``tls://10.0.0.1:8786``, has workers of its own, which are used instead.
     """
     assert name in ENGINES
     if name == "local":

@@ -8,11 +8,9 @@ from prudent.errors import StoreError
 
 
 class WorkerDied(StoreError):
-    """The process of a call ended without a result.
+    """The process of a call ended without a result, such as by ``signal 9``.
 
-    Args:
-        how: Such as ``signal 9``.
-        deaths: How many processes ended this way before the engine gave the call up.
+    ``deaths`` counts the processes that ended this way before the engine gave the call up.
     """
 
     def __init__(self, how: str, deaths: int = 1) -> None:
@@ -20,19 +18,15 @@ class WorkerDied(StoreError):
         self.deaths = deaths
 
 
-class EngineLost(StoreError):
-    """The engine itself is gone, and all its calls with it."""
-
-
 class Engine(Protocol):
-    """Where calls are worked on."""
+    """Where calls are worked on, inside a ``with`` statement."""
 
     @property
     def capacity(self) -> int:
         """The number of calls that can run at once."""
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Begin a call; its error can be :class:`WorkerDied` or :class:`EngineLost`."""
+        """Begin a call; its error can be :class:`WorkerDied`."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of progress that workers sent since the last call."""
@@ -41,8 +35,15 @@ class Engine(Protocol):
         """End the process of one call, whose result nobody waits for any more."""
 
     def stop(self) -> None:
-        """End all work now."""
+        """End all work now; what was in hand continues from checkpoints."""
 
-    def __enter__(self) -> Self: ...
+    def close(self) -> None:
+        """Free what the engine used."""
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self.stop()
+        self.close()

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from prudent._extras import require
-from prudent.errors import InputError
-from prudent.experiments.engines.contract import EngineLost, WorkerDied
+from prudent.errors import InputError, StoreError
+from prudent.experiments.engines.contract import Engine, WorkerDied
 from prudent.version import __version__
 
 TOPIC = "prudent"
@@ -46,11 +46,8 @@ class Stopped(BaseException):
     """Nobody waits for this call any more; what it did is kept in checkpoints."""
 
 
-class Dask:
-    """Calls on the workers of a Dask scheduler that a client is connected to.
-
-    A cluster that was started for this engine is closed at the end, and its directory removed.
-    """
+class Dask(Engine):
+    """Calls on the workers of a Dask scheduler, perhaps of a cluster of its own."""
 
     def __init__(self, client: Any, cluster: Any = None, scratch: Path | None = None) -> None:
         self._client, self._cluster, self._scratch = client, cluster, scratch
@@ -59,14 +56,6 @@ class Dask:
         self._capacity = (0.0, 1)
         client.register_plugin(_plugin(sys.path[0], os.getcwd()), name=TOPIC)
         client.subscribe_topic(TOPIC, lambda event: self._told.put(event[1]))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self.stop()
-        self._close()
 
     @property
     def capacity(self) -> int:
@@ -94,7 +83,7 @@ class Dask:
         try:
             outer.set_result(inner.result())
         except CancelledError:
-            outer.set_exception(EngineLost(LOST))
+            outer.set_exception(StoreError(LOST))
         except Exception as error:
             died = type(error).__name__ == "KilledWorker"
             outer.set_exception(WorkerDied("on Dask workers", MOST_DEATHS) if died else error)
@@ -123,7 +112,8 @@ class Dask:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the client, and the cluster and its directory if they are ours."""
         with contextlib.suppress(Exception):
             if self._cluster is not None:
                 self._cluster.close(timeout=CLOSE_SECONDS)
@@ -136,8 +126,7 @@ def connect(address: str) -> Dask:
     """Use the workers of a running scheduler; certificates come from Dask's own configuration."""
     if not ADDRESS.fullmatch(address):
         raise InputError(f"{address!r} is not an address, such as tcp://10.0.0.1:8786.")
-    distributed = require("distributed", "dask", "the engine dask")
-    quiet_dask()
+    distributed = _quiet_distributed()
     try:
         client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -151,42 +140,48 @@ def connect(address: str) -> Dask:
 
 
 def local_cluster(workers: int, scratch: Path) -> Dask:
-    """Start a scheduler and workers of one thread here, which nobody else can use."""
-    distributed = require("distributed", "dask", "the engine dask")
-    quiet_dask()
-    with settings():
-        # Without TLS every user of this machine could send code to the workers.
-        cluster = distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            protocol="tls://",
-            security=distributed.Security.temporary(),
-            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            silence_logs=logging.CRITICAL,
-            local_directory=str(scratch),
-        )
+    """Start a scheduler and workers of one thread here."""
+    return own_cluster(
+        _quiet_distributed().LocalCluster,
+        scratch,
+        "scheduler_kwargs",
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        silence_logs=logging.CRITICAL,
+        local_directory=str(scratch),
+    )
+
+
+def own_cluster(kind: Any, scratch: Path, scheduler: str, **arguments: Any) -> Dask:
+    """Start a cluster that nobody else can use.
+
+    ``kind`` is its class, and ``scheduler`` the name of the argument that goes to its scheduler.
+    """
+    distributed = _quiet_distributed()
+    import dask
+
+    # No web pages, and as many deaths of workers as with other engines.
+    settings = {
+        "distributed.scheduler.allowed-failures": MOST_DEATHS - 1,
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+    }
+    arguments[scheduler] = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    # Without TLS every user of this machine could send code to the workers.
+    security = distributed.Security.temporary()
+    with dask.config.set(settings):
+        cluster = kind(protocol="tls://", security=security, **arguments)
         return Dask(distributed.Client(cluster, set_as_default=False), cluster, scratch)
 
 
-def quiet_dask() -> None:
-    """Silences the logs of Dask; lost workers and schedulers become errors of our own."""
+def _quiet_distributed() -> Any:
+    """Dask without its logs: lost workers and schedulers become errors of our own."""
+    distributed = require("distributed", "dask", "the engine dask")
     for name in ("distributed", "distributed.scheduler", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def settings() -> Any:
-    """Settings of Dask: no web pages, and as many deaths of workers as with other engines."""
-    import dask
-
-    return dask.config.set(
-        {
-            "distributed.scheduler.allowed-failures": MOST_DEATHS - 1,
-            "distributed.scheduler.http.routes": [],
-            "distributed.worker.http.routes": [],
-        }
-    )
+    return distributed
 
 
 @contextlib.contextmanager
@@ -197,7 +192,7 @@ def _lost() -> Iterator[None]:
     except Exception as error:
         known = isinstance(error, OSError | CancelledError)
         if known or type(error).__name__ == "ClosedClientError":
-            raise EngineLost(LOST) from error
+            raise StoreError(LOST) from error
         raise
 
 
@@ -207,9 +202,8 @@ def _compare_versions(client: Any) -> None:
     found = client.run(_versions, on_error="ignore").values()
     if others := " and ".join(sorted({str(one) for one in found if one != ours})):
         logger.warning(
-            "the workers have %s, this machine has %s: metrics may differ in their last bits.",
-            others,
-            ours,
+            f"the workers have {others}, this machine has {ours}: metrics may differ in their "
+            "last bits."
         )
 
 

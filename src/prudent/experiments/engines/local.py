@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Self
+from typing import Any
 
 from prudent.experiments._worker import prepare
-from prudent.experiments.engines.contract import WorkerDied
+from prudent.experiments.engines.contract import Engine, WorkerDied
 
 PR_SET_PDEATHSIG = 1
 
@@ -33,41 +33,43 @@ def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, context, _start_worker, (rows, os.getpid()))
 
 
-class Local:
+class Local(Engine):
     """Processes on this machine; one that dies is replaced, and the others do not notice."""
 
     def __init__(self, workers: int) -> None:
-        self.capacity = workers
         self._slots = [_Slot() for _ in range(workers)]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self.stop()
-        for slot in self._slots:
-            slot.close()
+    @property
+    def capacity(self) -> int:
+        """The number of processes."""
+        return len(self._slots)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call on an idle worker, of which there must be one."""
-        return next(slot for slot in self._slots if slot.idle).submit(function, *arguments)
+        idle = (slot for slot in self._slots if slot.future is None or slot.future.done())
+        return next(idle).submit(function, *arguments)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of progress that workers sent since the last call."""
-        for slot in self._slots:
-            yield from slot.rows()
+        for rows in (slot.rows for slot in self._slots if slot.rows is not None):
+            while not rows.empty():
+                yield rows.get()
 
     def abandon(self, future: Future[Any]) -> None:
         """End the worker of one call; the next call gets a new one."""
         for slot in self._slots:
             if slot.future is future:
-                slot.kill()
+                slot.close(kill=True)
 
     def stop(self) -> None:
-        """End all workers now; what they had in hand continues from checkpoints."""
+        """End all workers now."""
         for slot in self._slots:
-            slot.kill()
+            slot.close(kill=True)
+
+    def close(self) -> None:
+        """End the workers, which have nothing to do."""
+        for slot in self._slots:
+            slot.close()
 
 
 class _Slot:
@@ -75,13 +77,9 @@ class _Slot:
 
     def __init__(self) -> None:
         self.future: Future[Any] | None = None
+        self.rows: Any = None
         self._pool: ProcessPoolExecutor | None = None
-        self._rows: Any = None
         self._process: Any = None
-
-    @property
-    def idle(self) -> bool:
-        return self.future is None or self.future.done()
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         self.future = outer = Future[Any]()
@@ -90,7 +88,7 @@ class _Slot:
         except (BrokenProcessPool, BrokenPipeError):
             # It died at the start, or while it had nothing to do.
             reason = self._exit_reason()
-            self.kill()
+            self.close(kill=True)
             outer.set_exception(WorkerDied(reason))
             return outer
         inner.add_done_callback(lambda future: self._finish(future, outer))
@@ -100,8 +98,8 @@ class _Slot:
         if self._pool is not None:
             return self._pool.submit(function, *arguments)
         # A queue of its own: a worker killed in the middle of a message would block the others.
-        self._rows = multiprocessing.get_context("spawn").SimpleQueue()
-        self._pool = local(1, self._rows)
+        self.rows = multiprocessing.get_context("spawn").SimpleQueue()
+        self._pool = local(1, self.rows)
         others = set(multiprocessing.active_children())
         with _interrupts_blocked():
             try:
@@ -128,21 +126,12 @@ class _Slot:
             return "no exit code"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        while self._rows is not None and not self._rows.empty():
-            yield self._rows.get()
-
-    def kill(self) -> None:
+    def close(self, *, kill: bool = False) -> None:
         pool, self._pool = self._pool, None
-        if self._process is not None:
+        if kill and self._process is not None:
             self._process.kill()
         if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)  # soon, as nobody works there
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-            self._pool = None
+            pool.shutdown(wait=True, cancel_futures=kill)  # soon, if nobody works there
 
 
 @contextlib.contextmanager

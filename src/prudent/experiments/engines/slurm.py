@@ -7,7 +7,6 @@ and nothing has to stay alive on the log-in node.
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 NAME = r"[A-Za-z0-9][\w.@+,:/-]*"
 NAME_FORM = "a name of letters, digits and . @ + , : / -"
 # Slurm takes 04:00 for four minutes, so the seconds must be there.
-WALLTIME = r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})"
+WALLTIME = r"(\d+-)?\d{1,3}:\d{2}:\d{2}"
 DIRECTIVE = r"-(-[a-z][a-z-]*|[a-zA-Z])([ =][\w.@+,:/%-]+)?"
 # Workers leave before Slurm ends them, and not all at once.
 MARGIN_SECONDS = 300
@@ -77,17 +76,14 @@ class Job:
             if not line.isprintable():
                 raise InputError(f"`prologue` has {line!r}; expected a list of lines of text.")
 
-    @property
-    def seconds(self) -> int:
-        """The wall time."""
-        match = re.fullmatch(WALLTIME, self.walltime)
-        assert match is not None
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        return ((24 * days + hours) * 60 + minutes) * 60 + seconds
-
     def arguments(self, logs: Path) -> dict[str, Any]:
         """The arguments of a job of dask-jobqueue."""
-        lifetime = max(self.seconds // 2, self.seconds - MARGIN_SECONDS)
+        days, _, clock = self.walltime.rpartition("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        seconds += 60 * (minutes + 60 * (hours + 24 * int(days or 0)))
+        lifetime = max(seconds // 2, seconds - MARGIN_SECONDS)
+        stagger = f"{min(STAGGER_SECONDS, lifetime // 4)}s"
+        folder = shlex.quote(str(logs))  # which dask-jobqueue does not do
         return {
             "queue": self.queue,
             "account": self.account,
@@ -98,17 +94,10 @@ class Job:
             "interface": self.interface,
             "job_name": "prudent",
             "job_script_prologue": list(self.prologue),
-            # Dask-jobqueue quotes neither of these.
             "python": shlex.quote(sys.executable),
-            "local_directory": shlex.quote(str(logs)),
-            "job_extra_directives": [
-                f"--output={shlex.quote(str(logs))}/slurm-%j.out",
-                *self.directives,
-            ],
-            "worker_extra_args": [
-                *("--lifetime", f"{lifetime}s"),
-                *("--lifetime-stagger", f"{min(STAGGER_SECONDS, lifetime // 4)}s"),
-            ],
+            "local_directory": folder,
+            "job_extra_directives": [f"--output={folder}/slurm-%j.out", *self.directives],
+            "worker_extra_args": ["--lifetime", f"{lifetime}s", "--lifetime-stagger", stagger],
         }
 
 
@@ -123,11 +112,8 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
             "there is no `sbatch` here. Run this where jobs are submitted, or write a job with "
             "--print-script."
         )
-    import distributed
+    from prudent.experiments.engines.dask import own_cluster
 
-    from prudent.experiments.engines.dask import Dask, quiet_dask, settings
-
-    quiet_dask()
     scratch = scratch.absolute()
     if shlex.quote(str(scratch)) != str(scratch):
         # Dask-jobqueue writes the names of certificates into the script as they are.
@@ -136,16 +122,8 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
             "output without spaces and signs, or write a job with --print-script."
         )
     scratch.mkdir(parents=True, exist_ok=True)
-    with settings():
-        cluster = jobqueue.SLURMCluster(
-            **job.arguments(scratch),
-            protocol="tls://",
-            security=distributed.Security.temporary(),
-            shared_temp_directory=str(scratch),
-            scheduler_options={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-        )
-        cluster.scale(jobs=-(-workers // job.cores))
-        return Dask(distributed.Client(cluster, set_as_default=False), cluster, scratch)
+    jobs = {**job.arguments(scratch), "shared_temp_directory": str(scratch), "n_workers": workers}
+    return own_cluster(jobqueue.SLURMCluster, scratch, "scheduler_options", **jobs)
 
 
 def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str:
