@@ -147,7 +147,7 @@ class FileRows:
         suffix = self.path.suffix.lower()
         try:
             with FORMATS[suffix](self.path) as arrays:
-                yield {r: _find(self.path, r, name, arrays) for r, name in self.names.items()}
+                yield {role: self._find(role, arrays) for role in self.names}
         except (InputError, StoreError):
             raise
         except OSError as error:
@@ -157,62 +157,58 @@ class FileRows:
             reason = one_line(error).rstrip(".")
             raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
 
+    def _find(self, role: str, arrays: Arrays) -> Any:
+        """The array that plays a role, by the name that was given or by the usual ones."""
+        usual = [known for known in NAMES[role] if known in arrays]
+        name = self.names[role] or (usual[0] if len(usual) == 1 else role)
+        if name not in arrays:
+            listed = " ".join(sorted(arrays)[:10]) or "nothing"
+            raise DataError(
+                f"no `{name}` in {self.path}; expected `theta` and `x`, found: {listed}. Say "
+                f"which is which with {role}=NAME (--{role} NAME)."
+            )
+        try:
+            return arrays[name]()
+        except _Refused as reason:
+            raise DataError(f"`{name}` in {self.path} {reason}") from reason
 
-def _find(path: Path, role: str, name: str | None, arrays: Arrays) -> Any:
-    """The array that plays a role, by the name that was given or by the usual ones."""
-    usual = [known for known in NAMES[role] if known in arrays]
-    chosen = name or (usual[0] if len(usual) == 1 else role)
-    if chosen in arrays:
-        return arrays[chosen]()
-    listed = " ".join(sorted(arrays)[:10]) or "nothing"
-    raise DataError(
-        f"no `{chosen}` in {path}; expected `theta` and `x`, found: {listed}. Say which is "
-        f"which with {role}=NAME (--{role} NAME)."
-    )
+
+class _Refused(Exception):
+    """What is wrong with an array, without its name."""
 
 
-def _check_size(path: Path, name: str, declared: int, stored: int) -> None:
+def _check(path: Path, dtype: Any, declared: int, stored: int) -> None:
+    """Refuse what is no number, and more bytes than those in the file justify."""
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise _Refused(f"holds {dtype}; expected real numbers.")
     stored = min(stored, path.stat().st_size)
     if declared > MAX_RATIO * max(stored, 1) or (path.suffix == ".npz" and declared > MAX_BYTES):
-        raise DataError(
-            f"`{name}` in {path} declares {declared:,} bytes in {stored:,} stored ones; at most "
-            f"{MAX_RATIO:,} times as many are read, and 4 GiB from .npz. Use `prudent simulate` "
-            "for large data."
+        raise _Refused(
+            f"declares {declared:,} bytes in {stored:,} stored ones; at most {MAX_RATIO:,} times "
+            "as many are read, and 4 GiB from .npz. Use `prudent simulate` for large data."
         )
-
-
-def _check_dtype(path: Path, name: str, dtype: Any) -> None:
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise DataError(f"`{name}` in {path} holds {dtype}; expected real numbers.")
 
 
 @contextlib.contextmanager
 def _npz(path: Path) -> Iterator[Arrays]:
     with zipfile.ZipFile(path) as archive:
-        infos = archive.infolist()
-        if len({info.filename for info in infos}) != len(infos):
+        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if len(infos) != len(archive.infolist()):
             raise DataError(f"{path} holds two members of one name; save it again.")
-        yield {
-            info.filename.removesuffix(".npy"): partial(_member, path, archive, info)
-            for info in infos
-        }
+        yield {name: partial(_member, path, archive, info) for name, info in infos.items()}
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
-    name = info.filename.removesuffix(".npy")
-    _check_size(path, name, info.file_size, info.compress_size)
     with archive.open(info) as file:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
-            raise DataError(f"`{name}` in {path} has npy version {version}; expected 1.0 or 2.0.")
+            raise _Refused(f"has npy version {version}; expected 1.0 or 2.0.")
         header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
         shape, fortran, dtype = header(file)
-        _check_dtype(path, name, dtype)
+        _check(path, dtype, info.file_size, info.compress_size)
         data = file.read()  # to the end, which checks the archive's CRC
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
-        raise DataError(
-            f"`{name}` in {path} declares shape {shape}; it does not hold what its shape asks."
-        )
+        raise _Refused(f"declares shape {shape}, but does not hold what its shape asks for.")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -234,24 +230,23 @@ def _hdf5(path: Path) -> Iterator[Arrays]:
 def _dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
     # `name in file` would follow a link to another file; this does not.
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise DataError(f"`{name}` in {path} is a link to another place; copy the data instead.")
+        raise _Refused("is a link to another place; copy the data instead.")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise DataError(f"`{name}` in {path} is a {type(dataset).__name__}; expected a dataset.")
+        raise _Refused(f"is a {type(dataset).__name__}; expected a dataset.")
     if dataset.is_virtual or dataset.external:
-        raise DataError(f"`{name}` in {path} keeps its data in other files; copy them instead.")
+        raise _Refused("keeps its data in other files; copy them instead.")
     plist = dataset.id.get_create_plist()
     filters = {plist.get_filter(index)[0] for index in range(plist.get_nfilters())}
-    if filters - HDF5_FILTERS:
-        raise DataError(
-            f"`{name}` in {path} needs HDF5 filter {min(filters - HDF5_FILTERS)}, which is a "
-            "plugin; save it with gzip or without compression."
+    if plugins := filters - HDF5_FILTERS:
+        raise _Refused(
+            f"needs HDF5 filter {min(plugins)}, which is a plugin; save it with gzip or without "
+            "compression."
         )
     if dataset.shape is None:
-        raise DataError(f"`{name}` in {path} is empty.")
-    _check_dtype(path, name, dataset.dtype)
+        raise _Refused("is empty.")
     declared = math.prod(dataset.shape) * dataset.dtype.itemsize
-    _check_size(path, name, declared, dataset.id.get_storage_size())
+    _check(path, dataset.dtype, declared, dataset.id.get_storage_size())
     return dataset
 
 

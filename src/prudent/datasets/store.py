@@ -32,12 +32,7 @@ logger = logging.getLogger("prudent")
 
 
 class Store:
-    """Simulations of one problem in a directory.
-
-    Args:
-        path: The directory.
-        attributes: The attributes of its Zarr group, checked.
-    """
+    """Simulations of one problem in a directory, which :meth:`open` checks and opens."""
 
     def __init__(self, path: Path, attributes: dict[str, Any]) -> None:
         self.path, self.attributes = path, attributes

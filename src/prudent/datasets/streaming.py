@@ -76,17 +76,14 @@ class Stream:
         number = -(-self.stop // rows.chunk_size)
         self.chunks = list(range(number) if chunks is None else chunks)
         self.dim, self.x_shape = rows.dim, rows.x_shape
+        #: The number of simulations, failed ones included.
+        self.num_rows = sum(end - start for start, end in map(self._bounds, self.chunks))
 
     def __len__(self) -> int:
         return sum(self._survey.counts[index] for index in self.chunks)
 
     def __repr__(self) -> str:
         return f"<Stream: {len(self):,} pairs in {self.rows.path}>"
-
-    @property
-    def num_rows(self) -> int:
-        """The number of simulations, failed ones included."""
-        return sum(stop - start for start, stop in map(self._bounds, self.chunks))
 
     @property
     def num_invalid(self) -> int:

@@ -41,14 +41,9 @@ logger = logging.getLogger("prudent")
 
 @dataclass(frozen=True)
 class Inputs:
-    """The pairs of a run.
+    """The pairs of a run; the x of a failed simulation to ``test`` on holds NaN.
 
-    Args:
-        problem: The prior, the names of the parameters and the usual networks.
-        training: The pairs to train and validate on.
-        test: Parameters (N, D) and observations ``(N, *x_shape)``; failed ones hold NaN.
-        source: The name of the file, or ``simulated``.
-        num_held_out: The number of test pairs that were held out from the file.
+    The ``source`` is the name of a file, of which ``num_held_out`` rows were held out for testing.
     """
 
     problem: Problem
@@ -119,23 +114,15 @@ def from_files(
 ) -> tuple[Inputs, dict[str, Any]]:
     """The pairs of a run from files, and the settings of the run that follow from them.
 
-    Args:
-        data: A store of simulations, or a file with parameters and observations.
-        problem: The problem that the data come from; a store knows that of its own.
-        prior: A problem's name, a file with a prior, or ``module:attribute``.
-        test_data: Another store or file, with test pairs. Otherwise a registered problem simulates
-            them; without one the last rows of the data are held out.
-        theta: The name of the parameters in files.
-        x: The name of the observations in files.
-        budget: The number of rows to train on, from the first on; all by default.
-        num_test: The number of test pairs to simulate.
-        seed: The seed of simulated test pairs.
+    A store knows the problem it comes from; other data need a ``prior``: a problem's name, a file
+    or ``module:attribute``. Without ``test_data``, a registered problem simulates ``num_test``
+    pairs to test on; without one the last rows of the data are held out.
     """
     rows = open_rows(data, theta, x)
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
     known = _described(rows, problem, prior, Path(data).stem)
-    held = 0
+    pairs, held = None, 0
     if test_data is not None:
         pairs = read(test_data, theta=theta, x=x, stream=False)
     elif problem is None:
@@ -150,13 +137,13 @@ def from_files(
         training = read(rows, budget=budget or available, invalid="exclude")
     if number := training.num_invalid:
         logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
+    if problem is None and pairs is None:
+        held_out = rows.read(available, len(rows))
+        pairs = Pairs.among(held_out[0], held_out[1], held_out[2] == 0)
     digests = [training.digest()]
-    if problem is not None and test_data is None:
+    if pairs is None:
         test = draw(known, num_test, seed, "test")[:2]
     else:
-        if test_data is None:
-            last = rows.read(available, len(rows))
-            pairs = Pairs.among(last[0], last[1], last[2] == 0)
         assert isinstance(pairs, Pairs)
         test, num_test = (pairs.theta, pairs.x), len(pairs)
         digests.append(pairs.digest())
