@@ -44,21 +44,17 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         os.replace(temporary, target)
         sync_directory(target.parent)
     except OSError as error:
-        raise StoreError(_reason(path, target.parent, len(data), error)) from error
+        text = f"could not write {path}: {error.strerror or error}"
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreError(f"{text}. Check the directory.") from error
+        free = shutil.disk_usage(target.parent).free
+        raise StoreError(
+            f"{text}; needed {len(data):,} bytes, {free:,} are free. Finished work is safe; free "
+            "some space and run the same command again."
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def _reason(path: object, directory: Path, needed: int, error: OSError) -> str:
-    """The message for a write that failed, with what to do about it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        free = shutil.disk_usage(directory).free
-        return (
-            f"could not write {path}: {error.strerror}; needed {needed:,} bytes, {free:,} are "
-            "free. Finished work is safe; free some space and run the same command again."
-        )
-    return f"could not write {path}: {error.strerror or error}. Check the directory."
 
 
 def sync_directory(directory: Path) -> None:
@@ -83,9 +79,7 @@ def to_json(value: Any) -> bytes:
 
 def canonical_json(value: Any) -> bytes:
     """JSON in one spelling, for hashing."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def dump_json(values: Mapping[str, Any]) -> bytes:
@@ -95,14 +89,7 @@ def dump_json(values: Mapping[str, Any]) -> bytes:
 
 
 def load_json(path: Path, remedy: str, checksum: str | None = None) -> dict[str, Any]:
-    """The JSON object in a file that is whole.
-
-    Args:
-        path: The file.
-        remedy: What to do about a damaged file, for the message.
-        checksum: The SHA-256 of the file, where it is known from elsewhere; None for a file that
-            :func:`dump_json` wrote.
-    """
+    """The JSON object in a file that matches a checksum, by default the one that it carries."""
     data = read_whole(path, remedy, checksum)
     try:
         values = json.loads(data)
@@ -134,23 +121,15 @@ def dump_tensors(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
 
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     state = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    header = canonical_json({"settings": settings, "sha256": _digest(settings, state)})
     # One entry: safetensors writes several in random order, and a file must repeat bit for bit.
-    header = {"settings": settings, "sha256": _digest(settings, state)}
-    metadata = {"prudent": canonical_json(header).decode()}
-    data: bytes = safetensors.torch.save(state, metadata)
-    return data
+    return bytes(safetensors.torch.save(state, {"prudent": header.decode()}))
 
 
 def load_tensors(
     path: str | os.PathLike[str], version: int, remedy: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The settings and tensors of a file that is whole and of a known version.
-
-    Args:
-        path: The file.
-        version: The ``format`` that can be read.
-        remedy: What to do about a damaged file, for the message.
-    """
+    """The settings and tensors of a file that is whole and has ``version`` as its format."""
     import safetensors
 
     if not Path(path).is_file():
@@ -163,14 +142,12 @@ def load_tensors(
         raise StoreError(f"{path} is not a whole safetensors file: {error}. {remedy}") from error
     try:
         header = json.loads(metadata["prudent"])
-        settings = header["settings"]
-        found = settings["format"]
+        settings, found = header["settings"], header["settings"]["format"]
     except (KeyError, ValueError, TypeError) as error:
         raise StoreError(f"{path} was not written by prudent; its header is missing.") from error
     if found != version:
-        raise StoreError(
-            f"{path} has format {found}, this version reads format {version}. Upgrade prudent."
-        )
+        text = f"{path} has format {found}, this version reads format {version}. Upgrade prudent."
+        raise StoreError(text)
     if header.get("sha256") != _digest(settings, state):
         raise _damaged(path, remedy)
     return settings, state
@@ -178,8 +155,7 @@ def load_tensors(
 
 def _digest(settings: Mapping[str, Any], state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(canonical_json(settings))
-    for key in sorted(state):
-        tensor = state[key]
+    for key, tensor in sorted(state.items()):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

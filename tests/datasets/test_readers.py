@@ -143,6 +143,7 @@ X_NPY = npy("<f8", (3, 4), X.tobytes())
     [
         ([("x.npy", X_NPY)], "no `theta` in .*found: x\\."),
         ([("theta.npy", X_NPY), ("theta.npy", X_NPY), ("x.npy", X_NPY)], "two members"),
+        ([("theta", X_NPY), ("theta.npy", X_NPY), ("x.npy", X_NPY)], "two members"),
         (
             [("theta.npy", npy("<f8", (10**9, 2)))],
             "declares shape",

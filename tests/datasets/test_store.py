@@ -369,8 +369,9 @@ def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
     assert (len(few), len(few.pool)) == (9, 11)
     rows = subset(16, 11, seed=3)
     assert torch.equal(store.pairs(11, seed=3).pool, everything[0][rows])
-    with pytest.raises(InputError, match="cannot take 17 of 16"):
-        store.pairs(17)
+    for budget in (0, 17):
+        with pytest.raises(InputError, match=f"cannot take {budget} of 16"):
+            store.pairs(budget)
 
 
 def test_without_zarr_the_extra_is_named(monkeypatch, tmp_path):

@@ -27,12 +27,13 @@ ARRAYS = {"theta": "float32", "x": "float32", "reason": "uint8"}
 #: What the numbers in ``reason`` mean.
 REASONS = ("valid", "nan", "infinite", "raised", "malformed")
 MISSING = 255
-#: The rows that are drawn together; see :mod:`prudent.datasets.simulate`.
+#: The rows that are drawn together; see :mod:`prudent.datasets.drawing`.
 BLOCK = 256
+#: The usual size of a chunk, as float32.
+CHUNK_BYTES = 4 * 2**20
 MAX_DOCUMENT = 1_000_000
 MAX_CHUNK = 2**31
 ZSTD_LEVEL = 1
-REDO = "move the store away and simulate again."
 
 Json = dict[str, Any]
 
@@ -42,11 +43,23 @@ def import_zarr() -> Any:
     return require("zarr", "zarr", "simulation stores")
 
 
+def row_bytes(dim: int, x_shape: tuple[int, ...]) -> int:
+    """The bytes of one pair, as float32."""
+    return 4 * (dim + math.prod(x_shape))
+
+
+def count_reasons(reason: Any) -> dict[str, int]:
+    """The number of rows by reason, valid ones included."""
+    return dict(zip(REASONS, np.bincount(reason, minlength=len(REASONS)).tolist(), strict=True))
+
+
 def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: int) -> Json:
     """The attributes of the group, with a checksum over all of them."""
     whole("num_simulations", num_simulations, 1)
     whole("seed", seed, 0)
     whole("chunk_size", chunk_size, 1)
+    if chunk_size * 4 * math.prod(problem.x_shape) > MAX_CHUNK:
+        raise InputError(f"a chunk of {chunk_size:,} simulations exceeds 2 GiB; use smaller ones.")
     values: Json = {
         "kind": KIND,
         "format": FORMAT,
@@ -59,20 +72,13 @@ def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: in
         "chunk_size": chunk_size,
         "block": BLOCK if chunk_size % BLOCK == 0 else chunk_size,
     }
-    if chunk_size * 4 * math.prod(problem.x_shape) > MAX_CHUNK:
-        raise InputError(f"a chunk of {chunk_size:,} simulations exceeds 2 GiB; use smaller ones.")
     return {**values, "sha256": sha256(canonical_json(values))}
 
 
-def row_shape(attributes: Json, name: str) -> tuple[int, ...]:
-    """The shape of one row of an array."""
-    theta = (len(attributes["parameter_names"]),)
-    return {"theta": theta, "x": tuple(attributes["x_shape"]), "reason": ()}[name]
-
-
-def chunk_name(attributes: Json, name: str, index: int) -> str:
-    """The file that holds one chunk of an array, relative to the store."""
-    return f"{name}/c." + ".".join(map(str, [index] + [0] * len(row_shape(attributes, name))))
+def row_shapes(attributes: Json) -> dict[str, tuple[int, ...]]:
+    """The shape of one row of each array."""
+    theta, x = (len(attributes["parameter_names"]),), tuple(attributes["x_shape"])
+    return {"theta": theta, "x": x, "reason": ()}
 
 
 def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -81,17 +87,17 @@ def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
     files: dict[str, Any] = {}
     group = zarr.create_group(zarr.storage.MemoryStore(files), attributes=attributes)
     arrays = {}
-    for name, kind in ARRAYS.items():
-        shape = row_shape(attributes, name)
+    for name, shape in row_shapes(attributes).items():
         inner = ("parameter",) if name == "theta" else tuple(f"x_{i}" for i in range(len(shape)))
+        number = name != "reason"
         arrays[name] = group.create_array(
             name,
             shape=(attributes["num_simulations"], *shape),
             chunks=(attributes["chunk_size"], *shape),
-            dtype=kind,
-            fill_value=MISSING if kind == "uint8" else np.nan,
+            dtype=ARRAYS[name],
+            fill_value=np.nan if number else MISSING,
             filters=(),
-            serializer=zarr.codecs.BytesCodec(endian="little" if kind == "float32" else None),
+            serializer=zarr.codecs.BytesCodec(endian="little" if number else None),
             # The checksum comes last, so that damage is noticed before anything is unpacked.
             compressors=(zarr.codecs.ZstdCodec(level=ZSTD_LEVEL), zarr.codecs.Crc32cCodec()),
             chunk_key_encoding={"name": "default", "separator": "."},
@@ -129,14 +135,14 @@ def load(path: Path) -> Json:
             f"{path} has format {found.get('format')}, written by prudent {found.get('prudent')}; "
             f"this version reads formats up to {FORMAT}. Upgrade prudent."
         )
-    if not _sound(found):
-        raise _edited(path, "zarr.json")
+    if not _is_sound(found):
+        raise _damaged(path, "zarr.json", "was edited or cut")
     for name in ("done", *ARRAYS):
         if (path / name).is_symlink():
             raise StoreError(f"{path / name} is a link to another place; move the data here.")
     for name, expected in documents(found).items():
         if read_json(path, name) != expected:
-            raise _edited(path, name)
+            raise _damaged(path, name, "was edited or cut")
     return found
 
 
@@ -144,37 +150,36 @@ def read_json(path: Path, name: str) -> Json:
     """A small JSON object inside a store."""
     file = path / name
     try:
-        if file.stat().st_size > MAX_DOCUMENT:
-            raise ValueError("too long")
-        value = json.loads(file.read_bytes())
+        value = json.loads(file.read_bytes()) if file.stat().st_size <= MAX_DOCUMENT else None
     except FileNotFoundError as error:
-        raise StoreError(f"{path} is damaged: {name} is missing. Restore it, or {REDO}") from error
+        raise _damaged(path, name, "is missing") from error
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise _edited(path, name) from error
+        raise _damaged(path, name, "was edited or cut") from error
     if not isinstance(value, dict):
-        raise _edited(path, name)
+        raise _damaged(path, name, "was edited or cut")
     return value
 
 
-def _edited(path: Path, name: str) -> StoreError:
-    return StoreError(f"{path} is damaged: {name} was edited or cut. Restore it, or {REDO}")
+def _damaged(path: Path, name: str, what: str) -> StoreError:
+    redo = "Restore it, or move the store away and simulate again."
+    return StoreError(f"{path} is damaged: {name} {what}. {redo}")
 
 
-def _sound(found: Json) -> bool:
-    values = {key: value for key, value in found.items() if key != "sha256"}
+def _is_sound(found: Json) -> bool:
+    """Whether attributes match their checksum and hold numbers that a store can have."""
     try:
-        if found.get("sha256") != sha256(canonical_json(values)):
-            return False
+        values = {key: value for key, value in found.items() if key != "sha256"}
+        chunk, block = found["chunk_size"], found.get("block", found["chunk_size"])
         names, shape = found["parameter_names"], found["x_shape"]
-        sizes = [found["chunk_size"], found.get("block", found["chunk_size"])]
-        whole = [found["num_simulations"], *sizes, len(names), *shape]
+        numbers = [found["num_simulations"], chunk, block, len(names), *shape]
         return (
-            all(type(number) is int and number > 0 for number in whole)
-            and sizes[0] % sizes[1] == 0
+            found["sha256"] == sha256(canonical_json(values))
+            and all(type(number) is int and number > 0 for number in numbers)
+            and chunk % block == 0
             and ("block" in found) == (found["format"] == FORMAT)
-            and 4 * found["chunk_size"] * math.prod(shape) <= MAX_CHUNK
+            and 4 * chunk * math.prod(shape) <= MAX_CHUNK
             and isinstance(found["problem"], str)
             and type(found["seed"]) is int
         )

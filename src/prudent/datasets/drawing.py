@@ -18,8 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,16 +36,12 @@ NAN, INFINITE, RAISED, MALFORMED = range(1, len(REASONS))
 _turn = threading.RLock()
 
 
-@dataclass(frozen=True)
-class Simulated:
+class Simulated(NamedTuple):
     """Rows that were simulated.
 
-    Args:
-        theta: The parameters, (N, D).
-        x: The observations, ``(N, *x_shape)``, NaN where a simulation raised.
-        reason: Why each row cannot be used, (N,): numbers of ``REASONS``, 0 for valid ones.
-        error: The first error of the simulator, in one line.
-        dtype: The type in which x came.
+    ``theta`` (N, D); ``x`` ``(N, *x_shape)``, NaN where a simulation raised; ``reason`` (N,), why
+    each row cannot be used, as a number of ``REASONS``, 0 for valid ones; the first ``error`` of
+    the simulator, in one line; the type in which x came.
     """
 
     theta: Tensor
@@ -55,46 +50,34 @@ class Simulated:
     error: str | None
     dtype: str
 
-    def cut(self, start: int, stop: int) -> Simulated:
-        """The rows from ``start`` to before ``stop``."""
-        rows = slice(start, stop)
-        return replace(self, theta=self.theta[rows], x=self.x[rows], reason=self.reason[rows])
-
-    def counts(self) -> dict[str, int]:
-        """The number of rows by reason, valid ones included."""
-        counts = self.reason.bincount(minlength=len(REASONS)).tolist()
-        return dict(zip(REASONS, counts, strict=True))
-
 
 class _Malformed(DataError):
     """A simulator returned something that is not ``x``."""
 
 
 def draw_sequence(
-    problem: Problem, start: int, stop: int, seed: int, *, block: int = BLOCK, length: int = 0
+    problem: Problem,
+    start: int,
+    stop: int,
+    seed: int,
+    *,
+    block: int = BLOCK,
+    end: int | None = None,
 ) -> Simulated:
     """Rows from ``start`` to before ``stop`` of the pairs of a problem and a seed.
 
-    Args:
-        problem: The prior and the simulator.
-        start: The first row.
-        stop: The row after the last.
-        seed: The seed of the sequence.
-        block: The rows that are drawn together.
-        length: Where the sequence ends; a block that would go on is drawn with fewer rows. By
-            default there is no end, and blocks are drawn whole and then cut.
+    Blocks are drawn whole and then cut; where the sequence has an ``end``, its last block is drawn
+    with fewer rows.
     """
     parts = []
-    for index in range(start // block, -(-stop // block)):
-        first = index * block
-        rows = min(block, length - first) if length else block
-        part = draw(problem, rows, seed, f"chunk {index}")
-        parts.append(part.cut(max(start - first, 0), stop - first))
-    theta, x, reason = (
-        torch.cat([getattr(part, name) for part in parts]) for name in ("theta", "x", "reason")
-    )
-    error = next((part.error for part in parts if part.error), None)
-    return Simulated(theta, x, reason, error, max(part.dtype for part in parts))
+    for first in range(start - start % block, stop, block):
+        rows = block if end is None else min(block, end - first)
+        drawn = draw(problem, rows, seed, f"chunk {first // block}")
+        cut = slice(max(start - first, 0), stop - first)
+        parts.append((*(values[cut] for values in drawn[:3]), *drawn[3:]))
+    theta, x, reason, errors, types = zip(*parts, strict=True)
+    error = next(filter(None, errors), None)
+    return Simulated(torch.cat(theta), torch.cat(x), torch.cat(reason), error, max(types))
 
 
 def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:
@@ -106,13 +89,19 @@ def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:
     labels = (problem.name, stream)
     with isolated(seed, *labels, "prior"):
         theta = problem.prior.sample((num_rows,)).to("cpu", torch.float32)
+    reason = torch.zeros(num_rows, dtype=torch.uint8)
     error: str | None = None
     try:
         x, dtype = _call(problem, theta, seed, *labels)
-        reason = torch.zeros(num_rows, dtype=torch.uint8)
-    except Exception as first:
-        x, reason, dtype, error = _rows(problem, theta, seed, *labels)
-        error = error or one_line(first, 200)
+    except Exception as whole:
+        x, dtype = torch.full((num_rows, *problem.x_shape), torch.nan), ""
+        for row in range(num_rows):
+            try:
+                x[row : row + 1], dtype = _call(problem, theta[row : row + 1], seed, *labels, row)
+            except Exception as failure:
+                reason[row] = MALFORMED if isinstance(failure, _Malformed) else RAISED
+                error = error or one_line(failure, 200)
+        error = error or one_line(whole, 200)
     reason[(reason == 0) & x.isnan().flatten(1).any(dim=1)] = NAN
     reason[(reason == 0) & x.isinf().flatten(1).any(dim=1)] = INFINITE
     return Simulated(theta, x, reason, error, dtype)
@@ -145,14 +134,11 @@ def isolated(seed: int, *labels: object) -> Iterator[None]:
 
 
 def _call(problem: Problem, theta: Tensor, seed: int, *labels: object) -> tuple[Tensor, str]:
+    """What the simulator makes of theta, as float32, and the type it came in."""
     own = generator(seed, *labels, "simulator")
     with isolated(seed, *labels, "simulator"):
-        x = problem.simulator(theta.clone(), own)
-    return _converted(x, (len(theta), *problem.x_shape))
-
-
-def _converted(x: Any, shape: tuple[int, ...]) -> tuple[Tensor, str]:
-    """``x`` as float32, and the type it came in."""
+        x: Any = problem.simulator(theta.clone(), own)
+    shape = (len(theta), *problem.x_shape)
     numbers = isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
     if not (isinstance(x, Tensor) or (numbers and x.dtype.kind in "fiubc")):
         kind = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
@@ -163,19 +149,3 @@ def _converted(x: Any, shape: tuple[int, ...]) -> tuple[Tensor, str]:
     if dtype.startswith("complex"):
         raise _Malformed("the simulator returned complex numbers; expected real ones")
     return float32("x", x).clone(memory_format=torch.contiguous_format), dtype
-
-
-def _rows(
-    problem: Problem, theta: Tensor, seed: int, *labels: object
-) -> tuple[Tensor, Tensor, str, str | None]:
-    x = torch.full((len(theta), *problem.x_shape), torch.nan)
-    reason = torch.zeros(len(theta), dtype=torch.uint8)
-    dtype, error = "", None
-    for row in range(len(theta)):
-        try:
-            value, dtype = _call(problem, theta[row : row + 1], seed, *labels, row)
-            x[row] = value[0]
-        except Exception as failure:
-            reason[row] = MALFORMED if isinstance(failure, _Malformed) else RAISED
-            error = error or one_line(failure, 200)
-    return x, reason, dtype, error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +66,7 @@ class Pairs:
 
     @classmethod
     def among(cls, theta: Tensor, x: Tensor, valid: Tensor) -> Pairs:
-        """The pairs of valid rows, (N,) of bool; the theta of all rows is their pool.
-
-        >>> pairs = Pairs.among(torch.zeros(3, 1), torch.ones(3, 1), torch.tensor([1, 0, 1]) > 0)
-        >>> len(pairs), pairs.num_invalid
-        (2, 1)
-        """
+        """The pairs of valid rows, (N,) of bool; the theta of all rows is their pool."""
         if bool(valid.all()):
             return cls(theta, x)
         if not bool(valid.any()):
@@ -122,9 +117,7 @@ class Pairs:
 
     def digest(self) -> str:
         """A SHA-256 of all numbers, theta of failed simulations included."""
-        digest = Digest()
-        digest.update(self.theta if self.pool is None else self.pool, self.x)
-        return digest.hexdigest()
+        return digest([(self.theta if self.pool is None else self.pool, self.x)])
 
     def split(self, fraction: float, seed: int) -> tuple[Pairs, Pairs]:
         """Two disjoint parts, the second with that fraction of the pairs.
@@ -142,10 +135,7 @@ class Pairs:
 
     def folds(self, number: int, seed: int) -> Tensor:
         """A fold for each pair, (N,), from 0 to number - 1, of nearly equal sizes."""
-        if number > len(self):
-            raise InputError(f"cannot cut {len(self):,} pairs into {number} folds.")
-        order = torch.randperm(len(self), generator=generator(seed, "folds", len(self)))
-        return order.argsort() % number
+        return fold_numbers(len(self), "pairs", number, seed)
 
     def held_out(self, fold: Tensor, index: int) -> tuple[Pairs, Pairs]:
         """The pairs outside and inside one of the :meth:`folds`."""
@@ -157,34 +147,31 @@ class Pairs:
 
     def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
         """All pairs in batches; shuffled and without the last partial batch if given an order."""
-        if order is None:
-            for start in range(0, len(self), batch_size):
-                yield self[start : start + batch_size]
-            return
-        index = torch.randperm(len(self), generator=order)
-        for start in range(0, len(self) - batch_size + 1, batch_size):
-            yield self[index[start : start + batch_size]]
+        number = len(self) if order is None else len(self) - len(self) % batch_size
+        index = None if order is None else torch.randperm(len(self), generator=order)
+        for start in range(0, number, batch_size):
+            rows = slice(start, start + batch_size)
+            yield self[rows if index is None else index[rows]]
 
 
-class Digest:
+def fold_numbers(length: int, unit: str, number: int, seed: int) -> Tensor:
+    """A fold for each of some pairs or chunks, (length,), from 0 to number - 1."""
+    if number > length:
+        raise InputError(f"cannot cut {length:,} {unit} into {number} folds.")
+    order = torch.randperm(length, generator=generator(seed, "folds", length))
+    return order.argsort() % number
+
+
+def digest(pieces: Iterable[tuple[Tensor, Tensor]]) -> str:
     """A SHA-256 of theta and x that come in pieces, whatever the pieces are."""
-
-    def __init__(self) -> None:
-        self.hashes = hashlib.sha256(), hashlib.sha256()
-        self.lengths = [0, 0]
-        self.shapes: list[tuple[int, ...]] = [(), ()]
-
-    def update(self, theta: Tensor, x: Tensor) -> None:
-        """Count the next rows of both in."""
-        for place, values in enumerate((theta, x)):
-            self.hashes[place].update(values.contiguous().numpy().data)
-            self.lengths[place] += len(values)
-            self.shapes[place] = tuple(values.shape[1:])
-
-    def hexdigest(self) -> str:
-        """The hexadecimal digest of everything so far."""
-        whole = [self.lengths, self.shapes, [found.hexdigest() for found in self.hashes]]
-        return sha256(canonical_json(whole))
+    hashes, lengths = [hashlib.sha256(), hashlib.sha256()], [0, 0]
+    shapes: list[tuple[int, ...]] = [(), ()]
+    for piece in pieces:
+        for place, values in enumerate(piece):
+            hashes[place].update(values.contiguous().numpy().data)
+            lengths[place] += len(values)
+            shapes[place] = tuple(values.shape[1:])
+    return sha256(canonical_json([lengths, shapes, [found.hexdigest() for found in hashes]]))
 
 
 def finite(theta: Any, x: Any) -> tuple[Pairs, int]:

@@ -10,24 +10,26 @@ import contextlib
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import Any, Union
 
 import numpy as np
 from torch import Tensor
 
 from prudent._arrays import float32
 from prudent._extras import require
+from prudent.datasets._layout import CHUNK_BYTES, row_bytes
 from prudent.datasets.pairs import Pairs, check_shapes
 from prudent.datasets.store import Store
-from prudent.datasets.streaming import CHUNK_BYTES, NUM_CHUNKS, Data, Stream, row_bytes
+from prudent.datasets.streaming import Data, Stream
 from prudent.errors import DataError, InputError, StoreError, one_line
 
 MAX_BYTES = 4 * 2**30
 MAX_RATIO = 1000
+NUM_CHUNKS = 64
 #: Data of more bytes than this, as float32, are streamed.
 STREAM_BYTES = 2 * 2**30
 PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt", ".npy"}
@@ -73,7 +75,7 @@ def read(
     number = len(rows) if budget is None else budget
     if not 0 < number <= len(rows):
         raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
-    large = number * row_bytes(rows) > STREAM_BYTES
+    large = number * row_bytes(rows.dim, rows.x_shape) > STREAM_BYTES
     if (large if stream is None else stream) and rows.path.suffix.lower() != ".npz":
         data: Data = Stream(rows, stop=number)
     elif isinstance(rows, Store):
@@ -114,23 +116,21 @@ def open_rows(source: Source, theta: str | None = None, x: str | None = None) ->
 
 
 class FileRows:
-    """The pairs in a file, read by rows.
-
-    Args:
-        path: The file.
-        theta: The name of the parameters; guessed by default.
-        x: The name of the observations; guessed by default.
-    """
+    """The pairs in a file, read by rows; the names of the two arrays are guessed by default."""
 
     def __init__(self, path: Path, theta: str | None = None, x: str | None = None) -> None:
-        self.path, self.names = path, (theta, x)
+        self.path, self.names = path, {"theta": theta, "x": x}
         with self._open() as arrays:
-            shapes: list[tuple[int, ...]] = [tuple(array.shape) for array in arrays]
+            # Of a slice of a safetensors file the shape is a method.
+            shapes: list[tuple[int, ...]] = [
+                tuple(array.shape if hasattr(array, "shape") else array.get_shape())
+                for array in arrays.values()
+            ]
         check_shapes(*shapes)
         self.num_rows, self.dim = shapes[0]
-        self.x_shape: tuple[int, ...] = shapes[1][1:]
-        rows = min(CHUNK_BYTES // row_bytes(self), -(-self.num_rows // NUM_CHUNKS))
-        self.chunk_size = max(1, rows)
+        self.x_shape = shapes[1][1:]
+        rows = CHUNK_BYTES // row_bytes(self.dim, self.x_shape)
+        self.chunk_size = max(1, min(rows, -(-self.num_rows // NUM_CHUNKS)))
 
     def __len__(self) -> int:
         return self.num_rows
@@ -138,22 +138,16 @@ class FileRows:
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of ``theta`` and ``x``, and 1 where x is not finite."""
         with self._open() as arrays, np.errstate(over="ignore"):
-            theta, x = (
-                float32(name, array[start:stop])
-                for name, array in zip(("theta", "x"), arrays, strict=True)
-            )
+            theta, x = (float32(role, array[start:stop]) for role, array in arrays.items())
         return theta, x, ~x.isfinite().flatten(1).all(dim=1)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[list[Any]]:
+    def _open(self) -> Iterator[dict[str, Any]]:
         """The two arrays, checked; whatever the libraries raise becomes one line."""
         suffix = self.path.suffix.lower()
         try:
             with FORMATS[suffix](self.path) as arrays:
-                found: list[Any] = []
-                for role, name in zip(("theta", "x"), self.names, strict=True):
-                    found.append(arrays[_name(self.path, role, name, arrays)]())
-                yield found
+                yield {role: self._find(role, arrays) for role in self.names}
         except (InputError, StoreError):
             raise
         except OSError as error:
@@ -163,69 +157,58 @@ class FileRows:
             reason = one_line(error).rstrip(".")
             raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
 
+    def _find(self, role: str, arrays: Arrays) -> Any:
+        """The array that plays a role, by the name that was given or by the usual ones."""
+        usual = [known for known in NAMES[role] if known in arrays]
+        name = self.names[role] or (usual[0] if len(usual) == 1 else role)
+        if name not in arrays:
+            listed = " ".join(sorted(arrays)[:10]) or "nothing"
+            raise DataError(
+                f"no `{name}` in {self.path}; expected `theta` and `x`, found: {listed}. Say "
+                f"which is which with {role}=NAME (--{role} NAME)."
+            )
+        try:
+            return arrays[name]()
+        except _Refused as reason:
+            raise DataError(f"`{name}` in {self.path} {reason}") from reason
 
-def _name(path: Path, role: str, name: str | None, names: Iterable[str]) -> str:
-    """The array that plays a role, by the name that was given or by the usual ones."""
-    names = sorted(names)
-    usual = [name] if name is not None else [known for known in NAMES[role] if known in names]
-    if name is None and role in usual:
-        return role
-    if len(usual) == 1 and usual[0] in names:
-        return usual[0]
-    listed = " ".join(names[:10]) or "nothing"
-    raise DataError(
-        f"no `{name or role}` in {path}; expected `theta` and `x`, found: {listed}. Say which is "
-        f"which with {role}=NAME (--{role} NAME)."
-    )
+
+class _Refused(Exception):
+    """What is wrong with an array, without its name."""
 
 
-def _check_size(path: Path, name: str, declared: int, stored: int) -> None:
+def _check(path: Path, dtype: Any, declared: int, stored: int) -> None:
+    """Refuse what is no number, and more bytes than those in the file justify."""
+    if dtype.hasobject or dtype.kind not in "fiub":
+        raise _Refused(f"holds {dtype}; expected real numbers.")
     stored = min(stored, path.stat().st_size)
     if declared > MAX_RATIO * max(stored, 1) or (path.suffix == ".npz" and declared > MAX_BYTES):
-        raise DataError(
-            f"`{name}` in {path} declares {declared:,} bytes in {stored:,} stored ones; at most "
-            f"{MAX_RATIO:,} times as many are read, and 4 GiB from .npz. Use `prudent simulate` "
-            "for large data."
+        raise _Refused(
+            f"declares {declared:,} bytes in {stored:,} stored ones; at most {MAX_RATIO:,} times "
+            "as many are read, and 4 GiB from .npz. Use `prudent simulate` for large data."
         )
-
-
-def _check_dtype(path: Path, name: str, dtype: Any) -> None:
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise DataError(f"`{name}` in {path} holds {dtype}; expected real numbers.")
 
 
 @contextlib.contextmanager
 def _npz(path: Path) -> Iterator[Arrays]:
     with zipfile.ZipFile(path) as archive:
-        infos = archive.infolist()
-        if len({info.filename for info in infos}) != len(infos):
+        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if len(infos) != len(archive.infolist()):
             raise DataError(f"{path} holds two members of one name; save it again.")
-        yield {
-            info.filename.removesuffix(".npy"): partial(_member, path, archive, info)
-            for info in infos
-        }
+        yield {name: partial(_member, path, archive, info) for name, info in infos.items()}
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
-    name = info.filename.removesuffix(".npy")
-    _check_size(path, name, info.file_size, info.compress_size)
     with archive.open(info) as file:
-        return _npy(path, name, file, info.file_size)
-
-
-def _npy(path: Path, name: str, file: IO[bytes], size: int) -> Any:
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise DataError(f"`{name}` in {path} has npy version {version}; expected 1.0 or 2.0.")
-    header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-    shape, fortran, dtype = header(file)
-    _check_dtype(path, name, dtype)
-    length = math.prod(shape) * dtype.itemsize
-    if any(side < 0 for side in shape) or length > size:
-        raise DataError(f"`{name}` in {path} declares shape {shape}, which its data do not fill.")
-    data = file.read(length)
-    if len(data) != length or file.read(1):  # reading to the end checks the archive's CRC
-        raise DataError(f"`{name}` in {path} does not hold what its shape {shape} asks for.")
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise _Refused(f"has npy version {version}; expected 1.0 or 2.0.")
+        header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+        shape, fortran, dtype = header(file)
+        _check(path, dtype, info.file_size, info.compress_size)
+        data = file.read()  # to the end, which checks the archive's CRC
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
+        raise _Refused(f"declares shape {shape}, but does not hold what its shape asks for.")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -234,18 +217,7 @@ def _safetensors(path: Path) -> Iterator[Arrays]:
     import safetensors
 
     with safetensors.safe_open(path, framework="pt") as file:
-        yield {name: partial(_Slice, file, name) for name in file.keys()}
-
-
-class _Slice:
-    """A tensor in a safetensors file, of which only the rows that are asked for are read."""
-
-    def __init__(self, file: Any, name: str) -> None:
-        self.rows = file.get_slice(name)
-        self.shape = tuple(self.rows.get_shape())
-
-    def __getitem__(self, rows: slice) -> Any:
-        return self.rows[rows]
+        yield {name: partial(file.get_slice, name) for name in file.keys()}
 
 
 @contextlib.contextmanager
@@ -258,24 +230,23 @@ def _hdf5(path: Path) -> Iterator[Arrays]:
 def _dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
     # `name in file` would follow a link to another file; this does not.
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise DataError(f"`{name}` in {path} is a link to another place; copy the data instead.")
+        raise _Refused("is a link to another place; copy the data instead.")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise DataError(f"`{name}` in {path} is a {type(dataset).__name__}; expected a dataset.")
+        raise _Refused(f"is a {type(dataset).__name__}; expected a dataset.")
     if dataset.is_virtual or dataset.external:
-        raise DataError(f"`{name}` in {path} keeps its data in other files; copy them instead.")
+        raise _Refused("keeps its data in other files; copy them instead.")
     plist = dataset.id.get_create_plist()
     filters = {plist.get_filter(index)[0] for index in range(plist.get_nfilters())}
-    if filters - HDF5_FILTERS:
-        raise DataError(
-            f"`{name}` in {path} needs HDF5 filter {min(filters - HDF5_FILTERS)}, which is a "
-            "plugin; save it with gzip or without compression."
+    if plugins := filters - HDF5_FILTERS:
+        raise _Refused(
+            f"needs HDF5 filter {min(plugins)}, which is a plugin; save it with gzip or without "
+            "compression."
         )
     if dataset.shape is None:
-        raise DataError(f"`{name}` in {path} is empty.")
-    _check_dtype(path, name, dataset.dtype)
+        raise _Refused("is empty.")
     declared = math.prod(dataset.shape) * dataset.dtype.itemsize
-    _check_size(path, name, declared, dataset.id.get_storage_size())
+    _check(path, dataset.dtype, declared, dataset.id.get_storage_size())
     return dataset
 
 

@@ -1,19 +1,17 @@
 """Fill a store with simulations: in chunks, in any process, in any order, with the same bytes.
 
-The pairs of a problem and a seed are one sequence of blocks: rows ``256 j`` to ``256 (j + 1)`` are
-what ``problem.draw(256, seed, f"chunk {j}")`` returns. A chunk of a store holds some blocks; a run
-with a budget trains on the beginning of the same sequence. Chunks of another size than a multiple
-of 256 are one block each. A killed run goes on where it stopped.
+A chunk of a store holds some blocks of the one sequence of pairs that a problem and a seed have
+(see :mod:`prudent.datasets.drawing`); a run with a budget trains on the beginning of the same
+sequence. Chunks of another size than a multiple of 256 are one block each. A killed run goes on
+where it stopped.
 """
 
 import functools
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,19 +19,25 @@ from prudent import problems
 from prudent._locks import hold
 from prudent._progress import Progress, Reporter
 from prudent.datasets import _layout as layout
-from prudent.datasets._layout import BLOCK, import_zarr
+from prudent.datasets._layout import BLOCK, CHUNK_BYTES
 from prudent.datasets.drawing import draw_sequence
 from prudent.datasets.pairs import Pairs
 from prudent.datasets.store import Store, check_free, remove_partial
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems.problem import Problem
 
-CHUNK_BYTES = 4 * 2**20
 NUM_CHUNKS = 32
 # Blocks of larger observations would not fit into memory.
 LARGEST_ROW = 2**20
 WARN_INVALID = 0.5
+# Another version of prudent may finish a store; nothing of these may differ.
+IDENTITY = ("problem", "seed", "num_simulations", "chunk_size", "parameter_names", "x_shape")
+
+# The number of rows, of those that failed, the first error, and the type in which x came.
+Outcome = tuple[int, int, str | None, str]
 logger = logging.getLogger("prudent")
+# A worker makes many chunks of one problem.
+_imported = functools.lru_cache(maxsize=8)(problems.get)
 
 
 class Submits(Protocol):
@@ -41,16 +45,6 @@ class Submits(Protocol):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a chunk; small, because it travels between processes."""
-
-    num_rows: int
-    num_invalid: int
-    error: str | None
-    dtype: str
 
 
 def simulate(
@@ -87,18 +81,18 @@ def simulate(
             "an executor needs the problem by name, as registered or `module:attribute`, "
             "to make it in other processes; or leave `executor` out."
         )
+    layout.import_zarr()
     known, path = _resolve(problem), Path(os.path.abspath(path))
-    begun = (path / "zarr.json").exists()
-    chunk_size = Store.open(path).chunk_size if begun and chunk_size is None else chunk_size
-    rows = default_chunk_size(known, num_simulations) if chunk_size is None else chunk_size
-    wanted = layout.attributes(known, num_simulations, seed, rows)
-    import_zarr()
+    begun = Store.open(path) if (path / "zarr.json").exists() else None
+    if chunk_size is None:
+        chunk_size = begun.chunk_size if begun else default_chunk_size(known, num_simulations)
+    wanted = layout.attributes(known, num_simulations, seed, chunk_size)
     # All that can be refused is refused before anything is written, the lock included.
-    _refuse_other(Store.open(path), wanted) if begun else check_free(path, but="zarr.json")
+    _refuse_other(begun, wanted) if begun else check_free(path, but="zarr.json")
     with hold(path / ".lock", wait=True):
         remove_partial(path)
         if not (path / "zarr.json").exists():
-            Store.create(path, known, num_simulations, seed, rows)
+            Store.create(path, known, num_simulations, seed, chunk_size)
         store = Store.open(path)
         _refuse_other(store, wanted)
         left = store.missing(stop)
@@ -108,17 +102,12 @@ def simulate(
 
 
 def _resolve(problem: str | Problem) -> Problem:
-    """The problem itself, of that registered name, or at ``module:attribute``."""
     return problem if isinstance(problem, Problem) else _imported(problem)
-
-
-# A worker makes many chunks of one problem.
-_imported = functools.lru_cache(maxsize=8)(problems.get)
 
 
 def default_chunk_size(problem: Problem, num_simulations: int) -> int:
     """Whole blocks: about 32 tasks, of at most 4 MiB where a block is not larger."""
-    row = 4 * (problem.dim + math.prod(problem.x_shape))
+    row = layout.row_bytes(problem.dim, problem.x_shape)
     if row > LARGEST_ROW:
         return max(1, CHUNK_BYTES // row)
     rows = min(CHUNK_BYTES // row, -(-num_simulations // NUM_CHUNKS))
@@ -128,13 +117,12 @@ def default_chunk_size(problem: Problem, num_simulations: int) -> int:
 def draw_pairs(problem: Problem, budget: int, seed: int) -> Pairs:
     """The first pairs of a problem and a seed, in memory; failed ones are left out and counted."""
     found = draw_sequence(problem, 0, budget, seed)
-    judge(problem.name, found.counts(), found.error)
+    judge(problem.name, layout.count_reasons(found.reason), found.error)
     return Pairs.among(found.theta, found.x, found.reason == 0)
 
 
 def _refuse_other(store: Store, wanted: layout.Json) -> None:
-    # Another version of prudent may finish a store; nothing else may differ.
-    for key in ("problem", "seed", "num_simulations", "chunk_size", "parameter_names", "x_shape"):
+    for key in IDENTITY:
         if store.attributes[key] != wanted[key]:
             raise InputError(
                 f"{store.path} holds simulations with {key} {store.attributes[key]}, not "
@@ -158,11 +146,11 @@ def _fill(
     types: set[str] = set()
     started = time.monotonic()
     with Progress(f"simulate {store.problem}", total, progress, unit="sim") as bar:
-        for outcome in _outcomes(store, problem, left, executor):
-            done, invalid = done + outcome.num_rows, invalid + outcome.num_invalid
-            first, types = first or outcome.error, types | {outcome.dtype}
+        for num_rows, num_invalid, error, dtype in _outcomes(store, problem, left, executor):
+            done, invalid = done + num_rows, invalid + num_invalid
+            first, types = first or error, types | {dtype}
             rate = done / max(time.monotonic() - started, 1e-9)
-            bar.advance({"invalid": invalid, "per_second": rate}, outcome.num_rows)
+            bar.advance({"invalid": invalid, "per_second": rate}, num_rows)
     if others := types - {"float32", ""}:
         logger.info("x came as %s and is stored as float32.", ", ".join(sorted(others)))
     if first is not None:
@@ -174,8 +162,7 @@ def _outcomes(
     store: Store, problem: str | Problem, left: Sequence[int], executor: Submits | None
 ) -> Iterator[Outcome]:
     if executor is None:
-        for index in left:
-            yield _work(str(store.path), problem, index)
+        yield from (_work(str(store.path), problem, index) for index in left)
         return
     futures = [executor.submit(_work, str(store.path), problem, index) for index in left]
     try:
@@ -193,23 +180,17 @@ def _outcomes(
 
 def _work(path: str, problem: str | Problem, index: int) -> Outcome:
     """One task: simulate a chunk and write it, in whichever process this is."""
-    store, known = Store.open(path), _resolve(problem)
+    store = Store.open(path)
     # Only blocks of the common sequence are drawn whole, whatever the length of the store.
-    length = 0 if store.attributes.get("block") == BLOCK else len(store)
-    rows = draw_sequence(known, *store.bounds(index), store.seed, block=store.block, length=length)
+    end = None if store.attributes.get("block") == BLOCK else len(store)
+    bounds = store.bounds(index)
+    rows = draw_sequence(_resolve(problem), *bounds, store.seed, block=store.block, end=end)
     store.write(index, rows.theta, rows.x, rows.reason)
-    return Outcome(len(rows.theta), int((rows.reason > 0).sum()), rows.error, rows.dtype)
+    return len(rows.theta), int((rows.reason > 0).sum()), rows.error, rows.dtype
 
 
 def judge(problem: str, counts: Mapping[str, int], error: str | None, remedy: str = "") -> None:
-    """Tell how many simulations failed; raise if none is left.
-
-    Args:
-        problem: The name of the problem.
-        counts: The number of simulations by reason, valid ones included.
-        error: The first error of the simulator.
-        remedy: What to do before simulating again.
-    """
+    """Tell how many simulations failed; raise if none is left, with what to do before the next."""
     total = sum(counts.values())
     failed = {name: count for name, count in counts.items() if count and name != "valid"}
     text = ", ".join(f"{count:,} {name}" for name, count in failed.items())

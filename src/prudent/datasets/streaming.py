@@ -8,22 +8,19 @@ within a few is as good as mixing all; the rows of a file must be in no particul
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from prudent._randomness import generator
-from prudent.datasets.pairs import Digest, Pairs
+from prudent.datasets._layout import row_bytes
+from prudent.datasets.pairs import Pairs, digest, fold_numbers
 from prudent.errors import DataError, InputError
 
-CHUNK_BYTES = 4 * 2**20
-NUM_CHUNKS = 64
 # Statistics of this many bytes of pairs are accurate enough; so are draws from so many theta.
 SAMPLE_BYTES = 32 * 2**20
 MOST_THETA = 2**18
@@ -46,13 +43,7 @@ class Rows(Protocol):
         ...
 
 
-def row_bytes(rows: Rows) -> int:
-    """The bytes of one pair."""
-    return 4 * (rows.dim + math.prod(rows.x_shape))
-
-
-@dataclass(frozen=True)
-class _Survey:
+class _Survey(NamedTuple):
     """What one look at all rows tells: the valid ones in each chunk, a digest, some theta."""
 
     counts: dict[int, int]
@@ -85,17 +76,14 @@ class Stream:
         number = -(-self.stop // rows.chunk_size)
         self.chunks = list(range(number) if chunks is None else chunks)
         self.dim, self.x_shape = rows.dim, rows.x_shape
+        #: The number of simulations, failed ones included.
+        self.num_rows = sum(end - start for start, end in map(self._bounds, self.chunks))
 
     def __len__(self) -> int:
         return sum(self._survey.counts[index] for index in self.chunks)
 
     def __repr__(self) -> str:
         return f"<Stream: {len(self):,} pairs in {self.rows.path}>"
-
-    @property
-    def num_rows(self) -> int:
-        """The number of simulations, failed ones included."""
-        return sum(stop - start for start, stop in map(self._bounds, self.chunks))
 
     @property
     def num_invalid(self) -> int:
@@ -113,7 +101,7 @@ class Stream:
 
     def sample(self) -> Pairs:
         """Pairs to take statistics from, of at most 32 MiB, evenly from all chunks."""
-        step = -(-self.stop * row_bytes(self.rows) // SAMPLE_BYTES)
+        step = -(-self.stop * row_bytes(self.dim, self.x_shape) // SAMPLE_BYTES)
         return _joined([part[part.row_numbers % step == 0] for part in self.parts()])
 
     def digest(self) -> str:
@@ -132,10 +120,7 @@ class Stream:
 
     def folds(self, number: int, seed: int) -> Tensor:
         """A fold for each chunk, from 0 to number - 1, of nearly equal sizes."""
-        if number > len(self.chunks):
-            raise InputError(f"cannot cut {len(self.chunks):,} chunks into {number} folds.")
-        order = generator(seed, "folds", len(self.chunks))
-        return torch.randperm(len(self.chunks), generator=order).argsort() % number
+        return fold_numbers(len(self.chunks), "chunks", number, seed)
 
     def held_out(self, fold: Tensor, index: int) -> tuple[Stream, Stream]:
         """The chunks outside and inside one of the :meth:`folds`."""
@@ -163,8 +148,7 @@ class Stream:
             )
         chunks = self.chunks
         if order is not None:
-            shuffled = torch.randperm(len(chunks), generator=order).tolist()
-            chunks = [chunks[place] for place in shuffled]
+            chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=order).tolist()]
         rest: list[Pairs] = []
         for first in range(0, len(chunks), self.buffer_chunks):
             group = chunks[first : first + self.buffer_chunks]
@@ -192,18 +176,23 @@ class Stream:
 
     @cached_property
     def _survey(self) -> _Survey:
-        counts, digest, kept = {}, Digest(), []
+        counts, kept = {}, []
         step = -(-self.num_rows // MOST_THETA)
-        for index in self.chunks:
-            theta, x, reason = self.rows.read(*self._bounds(index))
-            if not bool(theta.isfinite().all()):
-                raise DataError(f"theta in {self.rows.path} holds NaN or infinity; draw it anew.")
-            counts[index] = int((reason == 0).sum())
-            digest.update(theta, x[reason == 0])
-            kept.append(theta[::step].clone())
+
+        def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+            for index in self.chunks:
+                theta, x, reason = self.rows.read(*self._bounds(index))
+                if not bool(theta.isfinite().all()):
+                    path = self.rows.path
+                    raise DataError(f"theta in {path} holds NaN or infinity; draw it anew.")
+                counts[index] = int((reason == 0).sum())
+                kept.append(theta[::step].clone())
+                yield theta, x[reason == 0]
+
+        found = digest(pieces())
         if not any(counts.values()):
             raise DataError(f"none of {self.num_rows:,} simulations in {self.rows.path} is valid.")
-        return _Survey(counts, digest.hexdigest(), torch.cat(kept))
+        return _Survey(counts, found, torch.cat(kept))
 
 
 Data = Pairs | Stream

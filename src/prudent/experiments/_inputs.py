@@ -19,8 +19,9 @@ from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
 from prudent.datasets.drawing import draw
-from prudent.datasets.readers import FileRows, open_rows
+from prudent.datasets.readers import open_rows
 from prudent.datasets.simulate import draw_pairs, simulate
+from prudent.datasets.streaming import Rows
 from prudent.errors import DataError, InputError, StoreError
 from prudent.estimators.priors import check_prior, from_table, to_spec
 from prudent.experiments.config import RunConfig
@@ -39,14 +40,9 @@ logger = logging.getLogger("prudent")
 
 @dataclass(frozen=True)
 class Inputs:
-    """The pairs of a run.
+    """The pairs of a run; the x of a failed simulation to ``test`` on holds NaN.
 
-    Args:
-        problem: The prior, the names of the parameters and the usual networks.
-        training: The pairs to train and validate on.
-        test: Parameters (N, D) and observations ``(N, *x_shape)``; failed ones hold NaN.
-        source: The name of the file, or ``simulated``.
-        num_held_out: The number of test pairs that were held out from the file.
+    The ``source`` is the name of a file, of which ``num_held_out`` rows were held out for testing.
     """
 
     problem: Problem
@@ -69,26 +65,20 @@ class Inputs:
 
 
 def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inputs:
-    """The pairs of a run that simulates its own.
+    """The pairs of a run that simulates its own, or shares them with the others in ``root``.
 
-    Args:
-        config: The run.
-        root: The directory of its sweep.
-        num_simulations: The largest budget in the sweep for its problem and seed; None to keep
-            no simulations on disk.
+    The shared store has room for ``num_simulations``, the largest budget in the sweep for the
+    problem and seed; None keeps no simulations on disk.
     """
     problem = problems.get(config.problem)
     test = draw(problem, config.num_test, config.seed, "test")
-    if num_simulations is None or not _can_share(config):
+    # Without its file nobody could tell whether a simulator has changed.
+    can_change = ":" in config.problem and not config.source
+    if num_simulations is None or can_change or find_spec("zarr") is None:
         training: Data = draw_pairs(problem, config.budget, config.seed)
     else:
         training = _shared(problem, config, root, max(num_simulations, config.budget))
     return Inputs(problem, training, (test.theta, test.x))
-
-
-def _can_share(config: RunConfig) -> bool:
-    # Without its file nobody could tell whether a simulator has changed.
-    return find_spec("zarr") is not None and (":" not in config.problem or bool(config.source))
 
 
 def _shared(problem: Problem, config: RunConfig, root: Path, number: int) -> Data:
@@ -96,19 +86,17 @@ def _shared(problem: Problem, config: RunConfig, root: Path, number: int) -> Dat
 
     The store is a convenience. Where it cannot be used, the run simulates the same pairs itself.
     """
-    name = re.sub(r"[^\w.-]", "_", config.problem)
     digest = f"-{config.source}" if config.source else ""
-    path = root / ".simulations" / f"{name}-{config.seed}-{number}{digest}.zarr"
+    name = f"{_file_name(config.problem)}-{config.seed}-{number}{digest}.zarr"
+    path, budget = root / ".simulations" / name, config.budget
     try:
-        store = simulate(
-            problem, number, path, seed=config.seed, stop=config.budget, progress=False
-        )
-        return read(store, budget=config.budget)
+        store = simulate(problem, number, path, seed=config.seed, stop=budget, progress=False)
+        return read(store, budget=budget)
     except (StoreError, InputError) as error:
         if isinstance(error, DataError):
             raise
         logger.warning("%s This run simulates for itself; delete %s.", error, path)
-        return draw_pairs(problem, config.budget, config.seed)
+        return draw_pairs(problem, budget, config.seed)
 
 
 def from_files(
@@ -125,29 +113,20 @@ def from_files(
 ) -> tuple[Inputs, dict[str, Any]]:
     """The pairs of a run from files, and the settings of the run that follow from them.
 
-    Args:
-        data: A store of simulations, or a file with parameters and observations.
-        problem: The problem that the data come from; a store knows that of its own.
-        prior: A problem's name, a file with a prior, or ``module:attribute``.
-        test_data: Another store or file, with test pairs. Otherwise a registered problem simulates
-            them; without one the last rows of the data are held out.
-        theta: The name of the parameters in files.
-        x: The name of the observations in files.
-        budget: The number of rows to train on, from the first on; all by default.
-        num_test: The number of test pairs to simulate.
-        seed: The seed of simulated test pairs.
+    A store knows the problem it comes from; other data need a ``prior``: a problem's name, a file
+    or ``module:attribute``. Without ``test_data``, a registered problem simulates ``num_test``
+    pairs to test on; without one the last rows of the data are held out.
     """
     rows = open_rows(data, theta, x)
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
     known = _described(rows, problem, prior, Path(data).stem)
-    available = len(rows)
-    held = 0
+    pairs, held = None, 0
     if test_data is not None:
         pairs = read(test_data, theta=theta, x=x, stream=False)
     elif problem is None:
-        held = min(HELD_OUT, available // HELD_OUT_SHARE)
-        available -= held
+        held = min(HELD_OUT, len(rows) // HELD_OUT_SHARE)
+    available = len(rows) - held
     if budget is not None and budget > available:
         raise InputError(
             f"`budget` is {budget:,}, but {data} has {available:,} simulations to train on"
@@ -157,68 +136,69 @@ def from_files(
         training = read(rows, budget=budget or available, invalid="exclude")
     if number := training.num_invalid:
         logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
-    facts = {"problem": problem or f"file:{known.name}", "budget": budget or available}
+    if problem is None and pairs is None:
+        held_out = rows.read(available, len(rows))
+        pairs = Pairs.among(held_out[0], held_out[1], held_out[2] == 0)
     digests = [training.digest()]
-    if problem is not None and test_data is None:
-        drawn = draw(known, num_test, seed, "test")
-        test = drawn.theta, drawn.x
+    if pairs is None:
+        test = draw(known, num_test, seed, "test")[:2]
     else:
-        if test_data is None:
-            found = rows.read(available, available + held)
-            pairs = Pairs.among(found[0], found[1], found[2] == 0)
         assert isinstance(pairs, Pairs)
         test, num_test = (pairs.theta, pairs.x), len(pairs)
         digests.append(pairs.digest())
-    spec = {}
+    facts = {
+        "problem": problem or f"file:{known.name}",
+        "budget": budget or available,
+        "num_test": num_test,
+        "data": sha256(canonical_json(digests)),
+    }
     if prior is not None or problem is None:
         spec = {"prior": to_spec(known.prior) or prior, "names": known.parameter_names}
-    facts |= {"num_test": num_test, "data": sha256(canonical_json(digests))}
-    facts |= {"prior": canonical_json(spec).decode()} if spec else {}
+        facts["prior"] = canonical_json(spec).decode()
     inputs = Inputs(known, training, test, Path(data).name, held)
     if test_data is not None:
         refuse_overlap(inputs.record(), *test, test_data)
     return inputs, facts
 
 
-def _described(
-    rows: Store | FileRows, problem: str | None, prior: str | None, stem: str
-) -> Problem:
+def _described(rows: Rows, problem: str | None, prior: str | None, stem: str) -> Problem:
     """The problem of some data: a known one, or one that has a prior but no simulator."""
-    names: list[str] = []
-    units: list[str] = []
-    if problem is not None:
-        known = problems.get(problem)
-        if (known.dim, known.x_shape) != (rows.dim, rows.x_shape):
-            raise DataError(
-                f"{rows.path} has {rows.dim} parameters and x of shape {rows.x_shape}; "
-                f"`{problem}` has {known.dim} and {known.x_shape}."
-            )
-        if prior is None:
-            return known
+    known = None if problem is None else problems.get(problem)
+    if known is not None and (known.dim, known.x_shape) != (rows.dim, rows.x_shape):
+        raise DataError(
+            f"{rows.path} has {rows.dim} parameters and x of shape {rows.x_shape}; "
+            f"`{problem}` has {known.dim} and {known.x_shape}."
+        )
+    if known is not None and prior is None:
+        return known
     if prior is None:
         raise InputError(
             f"{rows.path} does not say which prior its theta come from; pass --prior with a "
             "problem's name, a TOML file or module:attribute."
         )
+    units: list[str] = []
     if prior.endswith((".toml", ".json")):
         found, names, units = from_table(read_settings(Path(prior)))
     else:
         made: Any = problems.import_attribute(prior) if ":" in prior else problems.get(prior)
-        found = getattr(made, "prior", made)
-        names = list(getattr(made, "parameter_names", ()))
+        found, names = getattr(made, "prior", made), list(getattr(made, "parameter_names", ()))
     if (dim := check_prior(found)) != rows.dim:
         raise DataError(f"{rows.path} has {rows.dim} parameters, the prior has {dim}.")
-    stored = rows.attributes["parameter_names"] if isinstance(rows, Store) else []
-    label = re.sub(r"[^\w.-]", "_", stem) or "data"
+    if not names and isinstance(rows, Store):
+        names = rows.attributes["parameter_names"]
     return Problem(
-        problem or label,
+        problem or _file_name(stem) or "data",
         found,
         _no_simulator,
         rows.x_shape,
-        tuple(names or stored or (f"theta_{i + 1}" for i in range(dim))),
+        tuple(names or (f"theta_{i + 1}" for i in range(dim))),
         tuple(units),
-        known.networks if problem is not None else {},
+        known.networks if known is not None else {},
     )
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.-]", "_", text)
 
 
 def _no_simulator(theta: Tensor, generator: torch.Generator) -> NoReturn:
@@ -228,11 +208,7 @@ def _no_simulator(theta: Tensor, generator: torch.Generator) -> NoReturn:
 def refuse_overlap(record: Mapping[str, Any], theta: Tensor, x: Tensor, name: str) -> None:
     """Refuse test pairs that a run was trained on: coverage on those says nothing.
 
-    Args:
-        record: The contents of the run's ``data.json``.
-        theta: The parameters of the test pairs.
-        x: Their observations.
-        name: The name of their file, for the message.
+    The ``record`` is the contents of the run's ``data.json``, ``name`` the file of the pairs.
     """
     data = base64.b64decode(record["rows"])
     remembered = [data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)]
