@@ -139,9 +139,11 @@ def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
     assert again == (tmp_path / "run" / "model.safetensors").read_bytes()
 
 
-def test_the_example_of_the_diagnostics_page_runs():
-    (example,) = blocks("docs/diagnostics.md", "python")
-    exec(compile(example, "docs/diagnostics.md", "exec"), {})
+def test_examples_of_the_diagnostics_page_run_in_order():
+    names, examples = {}, blocks("docs/diagnostics.md", "python")
+    assert len(examples) == 2
+    for number, example in enumerate(examples):
+        exec(compile(example, f"docs/diagnostics.md example {number + 1}", "exec"), names)
 
 
 def test_readme_has_three_python_examples_and_names_the_commands():
