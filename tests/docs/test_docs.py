@@ -22,7 +22,7 @@ from prudent.experiments.sweep import read_blocks, read_job
 from prudent.reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "prudent"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts) + [ROOT / "README.md"]
 FENCE = re.compile(r"^( *)(`{3,}|:{3,})(.*?)\n(.*?)^\1\2$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -213,6 +213,7 @@ def test_a_function_that_does_not_exist_is_noticed():
     assert not exists("prudent.coverage.CoveragePenalty.papers")
 
 
+<<<<<<< HEAD
 SOURCES = sorted((ROOT / "src" / "prudent").rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 DEFINED = {
@@ -257,6 +258,25 @@ def test_texts_of_the_code_name_what_exists(path):
 def test_a_text_that_names_something_else_is_noticed():
     text = "Use prudent.adapt, :func:`fitt` or --wait; prudent.fit, :meth:`paper` and --debug are."
     assert made_up(text) == ["prudent.adapt", "fitt", "--wait"]
+=======
+def missing_files(text):
+    """Paths are from the repository or the package, in a row of the map also from its folder."""
+    missing = []
+    for line in text.splitlines():
+        folder = re.match(r"\| `(\w+/)`", line)
+        places = [ROOT, SOURCE, SOURCE / folder[1]] if folder else [ROOT, SOURCE]
+        for path in re.findall(r"`([\w./]+\.py)`", line):
+            missing += [] if any((place / path).is_file() for place in places) else [path]
+    return missing
+
+
+def test_files_that_the_map_names_exist():
+    text = (DOCS / "design.md").read_text()
+    assert text.count(".py`") > 40
+    assert missing_files(text) == []
+    lines = "| `problems/` | `slcp.py`, `mg2.py` |\n| a figure | `slcp.py`, `tests/test_cli.py` |"
+    assert missing_files(lines) == ["mg2.py", "slcp.py"]
+>>>>>>> room-diag
 
 
 def test_every_page_begins_with_what_it_gives():

@@ -42,13 +42,7 @@ def _log_factorial(number: int) -> Array:
 
 
 def stay_probability(number: int, points: Array, lower: Counts, upper: Counts) -> float:
-    """The probability that the counts below all points stay within bounds, bounds included.
-
-    Args:
-        number: The number of uniform values, N.
-        points: Increasing points in (0, 1), (P,).
-        lower: The smallest allowed number of values below each point, (P,).
-        upper: The largest allowed number, (P,).
+    """The probability that the counts of N values below all points (P,) stay within bounds (P,).
 
     >>> two = stay_probability(2, np.array([0.5]), np.array([1]), np.array([1]))
     >>> round(two, 12)  # one of two values on each side
@@ -70,11 +64,7 @@ def stay_probability(number: int, points: Array, lower: Counts, upper: Counts) -
 
 
 class UniformPath:
-    """The counts of N uniform values below some points: bands, and p-values of what was seen.
-
-    Args:
-        number: The number of uniform values, N.
-        points: Increasing points in (0, 1), (P,).
+    """The counts of N uniform values below P increasing points in (0, 1): bands and p-values.
 
     >>> path = UniformPath.at(100, (0.25, 0.5, 0.75))
     >>> path.band(0.95)[0].tolist(), path.band(0.95)[1].tolist()
@@ -96,7 +86,6 @@ class UniformPath:
         self.below = np.cumsum(mass, axis=1)
         self.above = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
         self._left: dict[float, float] = {}
-        self._bands: dict[float, tuple[Counts, Counts]] = {}
 
     @staticmethod
     @functools.lru_cache(maxsize=32)
@@ -108,9 +97,8 @@ class UniformPath:
         """Two-sided binomial p-values of ``counts`` (..., P), point by point."""
         column = (counts - self.start).clip(0, self.below.shape[1] - 1)
         row = np.arange(len(self.points))
-        tail = np.minimum(self.below[row, column], self.above[row, column])
-        doubled: Array = np.clip(2 * tail, TINIEST, 1.0)
-        return doubled
+        tail: Array = np.minimum(self.below[row, column], self.above[row, column])
+        return (2 * tail).clip(TINIEST, 1.0)
 
     def bounds(self, gamma: float) -> tuple[Counts, Counts]:
         """The least and greatest counts whose two-sided p-value exceeds ``gamma``, (P,) each."""
@@ -137,17 +125,12 @@ class UniformPath:
 
     def band(self, level: float = 0.95) -> tuple[Counts, Counts]:
         """The narrowest such bounds that hold a whole path with probability ``level``."""
-        if level not in self._bands:
-            self._bands[level] = self.bounds(self._gamma(level))
-        return self._bands[level]
-
-    def _gamma(self, level: float) -> float:
         low, high = math.log((1 - level) / len(self.points) / 2), 0.0
         for _ in range(NUM_BISECTIONS):
             middle = (low + high) / 2
             held = self.leave_probability(math.exp(middle)) <= 1 - level
             low, high = (middle, high) if held else (low, middle)
-        return math.exp(low)
+        return self.bounds(math.exp(low))
 
 
 def bin_band(number: int, shares: Array, level: float = 0.95) -> tuple[Counts, Counts]:
@@ -162,12 +145,7 @@ def bin_band(number: int, shares: Array, level: float = 0.95) -> tuple[Counts, C
 
 
 def ks_p_value(number: int, points: Array, distance: float) -> float:
-    """P-value of the largest distance between count and expectation over some points.
-
-    Args:
-        number: The number of uniform values, N.
-        points: Increasing points in (0, 1), (P,); those where ranks can step.
-        distance: The largest absolute difference of counts from ``number * points``.
+    """P-value of the largest distance of the counts below points (P,) from ``number * points``.
 
     >>> round(ks_p_value(100, np.arange(1, 1000) / 1000, 13.4), 2)
     0.05

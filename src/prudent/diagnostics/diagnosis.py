@@ -4,7 +4,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -105,7 +104,7 @@ class Diagnosis:
     region_volume = metric(
         "The share of the prior's mass inside the 90 % region, mean over pairs: with a uniform "
         "prior, its volume in units of the box. The prior itself has 0.9.",
-        lambda d: float(d.measurement.volume[d._valid].double().mean()),
+        lambda d: float(d._valid(d.measurement.volume).mean()),
     )
     posterior_bias = metric(
         "The mean of posterior mean minus truth, per parameter, in its units.",
@@ -117,23 +116,23 @@ class Diagnosis:
     )
     posterior_variance = metric(
         "The mean posterior variance, per parameter, in its units squared.",
-        lambda d: tuple(d.measurement.variance[d._valid].double().mean(dim=0).tolist()),
+        lambda d: tuple(d._valid(d.measurement.variance).mean(dim=0).tolist()),
     )
     effective_size = metric(
         "The number of points of equal weight that carry a posterior, draws or parts of the grid, "
         "mean over pairs.",
-        lambda d: float(d.measurement.effective_size[d._valid].mean()),
+        lambda d: float(d.measurement.effective_size[d.measurement.valid].mean()),
     )
     num_unresolved = metric(
         "The number of test pairs whose effective size is below 100, or whose posterior has "
         "ridges too thin for the grid: alpha is rough there.",
-        lambda d: int((~d.measurement.resolved[d._valid]).sum()),
+        lambda d: int((d.measurement.valid & ~d.measurement.resolved).sum()),
     )
     num_pairs = metric("The number of test pairs.", lambda d: len(d.pairs))
     num_invalid = metric(
         "The number of test pairs whose density was NaN or infinite, at the truth or elsewhere: "
         "they count as not covered, and are part of no other number.",
-        lambda d: int((~d._valid).sum()),
+        lambda d: int((~d.measurement.valid).sum()),
     )
     num_zero_density = metric(
         "The number of test pairs whose density was zero at the truth.",
@@ -144,31 +143,30 @@ class Diagnosis:
         lambda d: d.measurement.method,
     )
 
-    @cached_property
-    def _valid(self) -> Tensor:
-        return self.measurement.valid
+    def _valid(self, values: Tensor) -> Tensor:
+        """The rows of the pairs whose density is a number, in float64."""
+        return values[self.measurement.valid].double()
 
-    @cached_property
+    @property
     def _log_density(self) -> Tensor:
-        return self.measurement.log_posterior[self._valid].double()
+        return self._valid(self.measurement.log_posterior)
 
     @property
     def _gain(self) -> Tensor:
-        return self._log_density - self.log_prior_density[self._valid]
+        return self._log_density - self._valid(self.log_prior_density)
 
     @property
     def _log_norm(self) -> Tensor:
-        return self.measurement.log_norm[self._valid].double()
+        return self._valid(self.measurement.log_norm)
 
     @property
     def _bias(self) -> Tensor:
-        return (self.measurement.mean - self.pairs.theta)[self._valid].double()
+        return self._valid(self.measurement.mean - self.pairs.theta)
 
     @property
     def verdict(self) -> Verdict:
         """What the coverage curve says; its text is a sentence."""
-        curves, number = self.coverage.curves(), self.coverage.num_pairs
-        return judge(**curves, num_pairs=number, metrics=self.metrics())
+        return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=self.metrics())
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
@@ -187,43 +185,36 @@ class Diagnosis:
         return _plots.diagnosis(self.verdict.text, self.coverage.curves(), self.num_pairs, tests)
 
     def __str__(self) -> str:
+        log_posterior = f"{self.log_posterior:.2f} ± {self.log_posterior_error:.2f}"
+        if number := self.num_zero_density:
+            others = f"{self.log_posterior_finite:.2f} at the others"
+            log_posterior = f"-inf: density zero at {number:,} truths; {others}"
         rows = [
             ("coverage AUC", f"{self.auc:+.3f} ± {self.auc_error:.3f}"),
             ("worst shortfall", f"{self.worst_shortfall:.3f}"),
             ("worst excess", f"{self.worst_excess:.3f}"),
-            ("log posterior", self._log_posterior_text()),
+            ("log posterior", log_posterior),
             ("log prior", f"{self.log_prior:.2f}"),
             ("90 % region", f"{100 * self.region_volume:.2g} % of the prior"),
         ]
-        if self.log_normalization is not None and self.log_normalization_error is not None:
+        if self.log_normalization is not None:
             error = f"{self.log_normalization:+.2f} ± {self.log_normalization_error:.2f}"
             rows.append(("log normalisation", f"{error}, removed"))
         if self.leakage > 0.01:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
-        rows.append(("computed by", self._computed_by_text()))
-        counts = [
-            ("pairs with density NaN", self.num_invalid, "counted as not covered"),
-            ("pairs with x not finite", self.num_excluded, "left out"),
-        ]
-        rows += [(name, f"{number:,}, {what}") for name, number, what in counts if number]
+        unit = "parts" if self.computed_by == "grid" else "draws"
+        way = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
+        rough = f"; too few, so rough, for {self.num_unresolved:,} pairs"
+        rows.append(("computed by", way + rough if self.num_unresolved else way))
+        if self.num_invalid:
+            rows.append(
+                ("pairs with density NaN", f"{self.num_invalid:,}, counted as not covered")
+            )
+        if self.num_excluded:
+            rows.append(("pairs with x not finite", f"{self.num_excluded:,}, left out"))
         titles = {name: row.title for name, row in DIAGNOSTICS.items()}
         rows += [(titles.get(name, name), found.verdict) for name, found in self.results.items()]
         return "\n".join([self.verdict.text, *(f"  {name:<24}{value}" for name, value in rows)])
-
-    def _log_posterior_text(self) -> str:
-        if self.num_zero_density == 0:
-            return f"{self.log_posterior:.2f} ± {self.log_posterior_error:.2f}"
-        return (
-            f"-inf: density zero at {self.num_zero_density:,} truths; "
-            f"{self.log_posterior_finite:.2f} at the others"
-        )
-
-    def _computed_by_text(self) -> str:
-        unit = "parts" if self.computed_by == "grid" else "draws"
-        text = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
-        if self.num_unresolved:
-            text += f"; too few, so rough, for {self.num_unresolved:,} pairs"
-        return text
 
     def __repr__(self) -> str:
         return f"<Diagnosis: {self.verdict}>"
@@ -275,7 +266,10 @@ def diagnose(
             "observations hold NaN or infinity, where no posterior is defined.",
             stacklevel=2,
         )
-    levels = _checked(levels)
+    if levels is not None:
+        levels = torch.as_tensor(levels, dtype=torch.float32)
+        if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
+            raise InputError("expected `levels` as a list of numbers between 0 and 1.")
     prior = log_prior(estimator.prior, pairs.theta).double()
     if number := int((prior == -torch.inf).sum()):
         raise InputError(
@@ -297,15 +291,6 @@ def diagnose(
         evidence = Evidence(measured, ranks, pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
     return Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
-
-
-def _checked(levels: Any) -> Tensor | None:
-    if levels is None:
-        return None
-    values = torch.as_tensor(levels, dtype=torch.float32)
-    if values.ndim != 1 or len(values) == 0 or not bool(((values > 0) & (values < 1)).all()):
-        raise InputError("expected `levels` as a list of numbers between 0 and 1.")
-    return values
 
 
 def _mean(values: Tensor) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-r"""Where is the posterior wrong? Coverage by region of x or theta.
+"""Where is the posterior wrong? Coverage by region of x or theta.
 
 Coverage is an average over the prior: too narrow here and too wide there can cancel. The test
 pairs are split in two. On one half a small regression tree cuts the space of the features where
@@ -9,10 +9,9 @@ alpha changes most. On the other half, which had no part in the choice, every re
 - against the other regions: alphas are shuffled between regions, which changes nothing if
   coverage is the same everywhere. This p-value is exact.
 
-Features can be x, theta, or any summary of them. Regions of x are what an observer can use; for
-regions of theta, even the exact posterior has local coverage other than its level, because
-a region of theta is a choice by the truth. Use theta to see where errors of the simulator's
-parameters come from, not to judge the posterior.
+Features can be x, theta, or any summary of them. Regions of x are what an observer can use. In
+regions of theta even the exact posterior has coverage other than its level, because the truth
+chose the region: they show where errors come from, and are no judgement of the posterior.
 """
 
 import math
@@ -29,7 +28,7 @@ from prudent._extras import require
 from prudent._randomness import derive
 from prudent.diagnostics._bands import UniformPath, holm
 from prudent.diagnostics.expected_coverage import LEVELS
-from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95
+from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95, in_words
 from prudent.errors import DataError, InputError
 
 FIT_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -40,6 +39,7 @@ NUM_SHUFFLES = 999
 CHUNK = 2**20
 
 Array = NDArray[np.float64]
+Bounds = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Region:
         num_pairs: The number of test pairs in the region.
     """
 
-    bounds: dict[str, tuple[float, float]]
+    bounds: Bounds
     level: float
     coverage: float
     error: float
@@ -68,19 +68,17 @@ class Region:
         """The bounds in words."""
         parts = []
         for name, (low, high) in self.bounds.items():
-            if math.isfinite(low) and math.isfinite(high):
-                parts.append(f"{low:.3g} < {name} <= {high:.3g}")
+            if low == -math.inf:
+                parts.append(f"{name} <= {high:.3g}")
+            elif high == math.inf:
+                parts.append(f"{name} > {low:.3g}")
             else:
-                one_sided = f"> {low:.3g}" if math.isfinite(low) else f"<= {high:.3g}"
-                parts.append(f"{name} {one_sided}")
+                parts.append(f"{low:.3g} < {name} <= {high:.3g}")
         return " and ".join(parts) or "everywhere"
 
     def __str__(self) -> str:
-        return (
-            f"{self.where}: {100 * self.level:.0f} % regions contain the truth "
-            f"{100 * self.coverage:.0f} ± {max(1, round(100 * self.error))} % of the time "
-            f"({self.num_pairs:,} pairs)"
-        )
+        measured = in_words(self.level, self.coverage, self.error)
+        return f"{self.where}: {measured} ({self.num_pairs:,} pairs)"
 
 
 @dataclass(frozen=True)
@@ -110,12 +108,11 @@ class LocalCoverage:
     @property
     def verdict(self) -> str:
         """A line that names the worst region, or says that none is wrong."""
+        text = f"no region of {len(self.regions)} is wrong ({self.num_pairs:,} pairs)"
         if self.wrong:
-            more = len(self.wrong) - 1
             text = f"{self.wrong[0]}, p = {self.wrong[0].p_value:.2g}"
-            text += f"; {more} more regions are wrong" if more else ""
-        else:
-            text = f"no region of {len(self.regions)} is wrong ({self.num_pairs:,} pairs)"
+        if more := len(self.wrong[1:]):
+            text += f"; {more} more regions are wrong"
         text += f"; same coverage everywhere: p = {self.p_same:.2g}"
         notes = {"alpha NaN": self.num_invalid, "features not finite": self.num_excluded}
         return text + "".join(f"; {n:,} pairs with {what}" for what, n in notes.items() if n)
@@ -175,12 +172,20 @@ def local_coverage(
     levels = np.array(sorted({*LEVELS, level}))
     # Covered at each level, (N, levels): alpha at least 1 - level.
     covered = (values[:, None] >= 1 - levels - 1e-9).astype(np.float64)
-    tree = _fit(table[fitted], covered[fitted], levels, max_regions)
-    leaves, bounds = _leaves(tree, table[tested], names)
-    regions = _regions(covered[tested], leaves, bounds, levels, level)
+    tree = require("sklearn.tree", "distances", "local coverage").DecisionTreeRegressor(
+        max_leaf_nodes=max(2, max_regions),
+        min_samples_leaf=max(LEAST_PAIRS, math.ceil(LEAST_SHARE * len(fitted))),
+        random_state=0,
+    )
+    # A few levels tell as much as all, in a fraction of the time. Each has the same variance.
+    some = [int(np.abs(levels - value).argmin()) for value in FIT_LEVELS]
+    tree.fit(table[fitted], (covered[fitted] / np.sqrt(levels * (1 - levels)))[:, some])
+    nodes, covered = tree.apply(table[tested]), covered[tested]
+    bounds = {node: own for node, own in _leaves(tree.tree_, names).items() if node in nodes}
+    inside = np.stack([nodes == node for node in bounds])
     return LocalCoverage(
-        regions=tuple(sorted(regions, key=lambda region: region.p_value)),
-        p_same=_same_everywhere(covered[tested], leaves, levels, random),
+        regions=tuple(_regions(covered, inside, [*bounds.values()], levels, level)),
+        p_same=_same_everywhere(covered, inside, levels, random),
         num_pairs=len(tested),
         num_invalid=num_invalid,
         num_excluded=num_excluded,
@@ -188,6 +193,7 @@ def local_coverage(
 
 
 def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
+    """Alphas and features of the rows that regions can hold, and the numbers of bad ones."""
     values = torch.as_tensor(alphas).detach().double()
     table = torch.as_tensor(features).detach()
     if values.ndim != 1 or table.ndim < 2 or len(table) != len(values):
@@ -197,85 +203,56 @@ def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
         )
     flat: Tensor = table.flatten(1).to(torch.float32)
     finite = flat.isfinite().all(dim=1)
-    if int(finite.sum()) < 4 * LEAST_PAIRS:
+    if (number := int(finite.sum())) < 4 * LEAST_PAIRS:
         raise DataError(
-            f"{int(finite.sum()):,} of {len(values):,} pairs have finite features; two halves "
+            f"{number:,} of {len(values):,} pairs have finite features; two halves "
             f"with two regions each need {4 * LEAST_PAIRS} pairs or more."
         )
     if bool(values.isnan().all()):
         raise InputError(f"all {len(values):,} alphas are NaN: the estimator is broken.")
     kept = values[finite].nan_to_num(nan=-1.0)
-    return kept.numpy(), flat[finite].numpy(), int(values.isnan().sum()), int((~finite).sum())
-
-
-def _fit(features: Array, covered: Array, levels: Array, max_regions: int) -> Any:
-    least = max(LEAST_PAIRS, math.ceil(LEAST_SHARE * len(features)))
-    trees = require("sklearn.tree", "distances", "local coverage")
-    tree = trees.DecisionTreeRegressor(
-        max_leaf_nodes=max(2, max_regions), min_samples_leaf=least, random_state=0
-    )
-    # A few levels tell as much as all, in a fraction of the time. Each has the same variance.
-    some = [int(np.abs(levels - value).argmin()) for value in FIT_LEVELS]
-    scale = np.sqrt(levels * (1 - levels))
-    return tree.fit(features, (covered / scale)[:, some])
+    return kept.numpy(), flat[finite].numpy(), int(values.isnan().sum()), len(values) - number
 
 
 def _leaves(
-    tree: Any, features: Array, names: Sequence[str]
-) -> tuple[NDArray[np.int64], list[dict[str, tuple[float, float]]]]:
-    """The region of each row, numbered from 0, and the bounds of each region."""
-    parts = tree.tree_
-    bounds: list[dict[str, tuple[float, float]]] = []
-    nodes: list[tuple[int, dict[str, tuple[float, float]]]] = [(0, {})]
-    number = np.full(parts.node_count, -1)
-    while nodes:
-        node, limits = nodes.pop()
-        if parts.children_left[node] == -1:
-            number[node] = len(bounds)
-            bounds.append(limits)
-            continue
-        name, cut = names[parts.feature[node]], float(parts.threshold[node])
-        low, high = limits.get(name, (-math.inf, math.inf))
-        nodes.append((parts.children_left[node], {**limits, name: (low, min(high, cut))}))
-        nodes.append((parts.children_right[node], {**limits, name: (max(low, cut), high)}))
-    return number[tree.apply(features)], bounds
+    tree: Any, names: Sequence[str], node: int = 0, bounds: Bounds | None = None
+) -> dict[int, Bounds]:
+    """The bounds of each leaf below a node of a tree."""
+    bounds = bounds or {}
+    if tree.children_left[node] == -1:
+        return {node: bounds}
+    name, cut = names[tree.feature[node]], float(tree.threshold[node])
+    low, high = bounds.get(name, (-math.inf, math.inf))
+    above, below = bounds | {name: (max(low, cut), high)}, bounds | {name: (low, min(high, cut))}
+    right = _leaves(tree, names, int(tree.children_right[node]), above)
+    return right | _leaves(tree, names, int(tree.children_left[node]), below)
 
 
 def _regions(
-    covered: Array,
-    leaves: NDArray[np.int64],
-    bounds: list[dict[str, tuple[float, float]]],
-    levels: Array,
-    level: float,
+    covered: Array, inside: NDArray[np.bool_], bounds: list[Bounds], levels: Array, level: float
 ) -> list[Region]:
-    rows = []
-    for leaf in range(len(bounds)):
-        inside = covered[leaves == leaf]
-        if len(inside) == 0:
-            continue
-        # The number of alphas of at least 1 - level is that of uniform values below level.
-        path = UniformPath.at(len(inside), tuple(levels))
-        counts = inside.sum(axis=0).astype(np.int64)
-        point_p_values = path.point_p_values(counts)
-        rows.append((leaf, len(inside), counts, point_p_values, float(path.p_value(counts))))
-    adjusted = holm(np.array([row[-1] for row in rows]))
+    """The regions, the worst first."""
+    # The number of alphas of at least 1 - level is that of uniform values below level.
+    counts = [covered[held].sum(axis=0).astype(np.int64) for held in inside]
+    paths = [UniformPath.at(int(held.sum()), tuple(levels)) for held in inside]
+    adjusted = holm(np.array([path.p_value(own) for path, own in zip(paths, counts, strict=True)]))
     regions = []
-    for (leaf, number, counts, point_p_values, _), p_value in zip(rows, adjusted, strict=True):
-        at = int(np.abs(levels - level).argmin())
-        if p_value < ERROR_RATE <= point_p_values[at]:
-            at = int(point_p_values.argmin())
-        share = counts[at] / number
-        error = NORMAL_95 * math.sqrt(max(share * (1 - share), 0.25 / number) / number)
-        region = (bounds[leaf], float(levels[at]), float(share), error, float(p_value), number)
-        regions.append(Region(*region))
-    return regions
+    for own, count, path, p_value in zip(bounds, counts, paths, adjusted, strict=True):
+        at, pointwise = int(np.abs(levels - level).argmin()), path.point_p_values(count)
+        if p_value < ERROR_RATE <= pointwise[at]:
+            at = int(pointwise.argmin())
+        share = float(count[at] / path.number)
+        error = NORMAL_95 * math.sqrt(max(share * (1 - share), 0.25 / path.number) / path.number)
+        region = Region(own, float(levels[at]), share, error, float(p_value), path.number)
+        regions.append(region)
+    return sorted(regions, key=lambda region: region.p_value)
 
 
 def _same_everywhere(
-    covered: Array, leaves: NDArray[np.int64], levels: Array, random: np.random.Generator
+    covered: Array, inside: NDArray[np.bool_], levels: Array, random: np.random.Generator
 ) -> float:
     """Permutation p-value of the weighted squared distances between regional curves."""
-    member = (np.unique(leaves)[:, None] == leaves).astype(np.float32)
+    member = inside.astype(np.float32)
     sizes = member.sum(axis=1)[:, None, None]
     scaled = ((covered - covered.mean(axis=0)) / np.sqrt(levels * (1 - levels))).astype(np.float32)
 
@@ -284,14 +261,12 @@ def _same_everywhere(
         between: Array = ((member[:, orders] @ scaled) ** 2 / sizes).sum(axis=(0, 2))
         return between
 
-    order = np.arange(len(leaves))[None]
-    seen = statistic(order)[0]
+    order = np.arange(member.shape[1])[None]
+    # Rounding must not tell equal statistics apart.
+    least = statistic(order)[0] * (1 - 1e-5)
     at_once = max(1, CHUNK // member.size)
-    exceeded, left = 1, NUM_SHUFFLES
-    while left > 0:
-        number = min(at_once, left)
-        shuffled = statistic(random.permuted(np.repeat(order, number, axis=0), axis=1))
-        # Rounding must not tell equal statistics apart.
-        exceeded += int((shuffled >= seen * (1 - 1e-5)).sum())
-        left -= number
+    exceeded = 1
+    for start in range(0, NUM_SHUFFLES, at_once):
+        copies = np.repeat(order, min(at_once, NUM_SHUFFLES - start), axis=0)
+        exceeded += int((statistic(random.permuted(copies, axis=1)) >= least).sum())
     return exceeded / (NUM_SHUFFLES + 1)

@@ -1,13 +1,12 @@
-r"""Posterior predictive check: would the posterior have simulated this observation?
+"""Posterior predictive check: would the posterior have simulated this observation?
 
-Parameters drawn from the posterior are simulated, and summary statistics of the simulations are
-compared with those of the observation. A statistic far in the tail says that the posterior, the
-simulator, or both, do not explain that aspect of the data.
+Parameters drawn from the posterior are simulated, and statistics of the simulations are compared
+with those of the observation. A statistic far in the tail says that the posterior, the simulator,
+or both, do not explain that aspect of the data.
 
-The observation is used twice, to find the posterior and to judge it. So the tail probabilities of
-an exact posterior are not uniform but gather around one half: the check rarely alarms without
-reason (less often than its level), and it misses what the statistics do not show. A posterior that
-is too narrow is nearly invisible here; use coverage for that.
+The observation is used twice, to find the posterior and to judge it: the tail probabilities of an
+exact posterior gather around one half. So the check alarms without reason less often than its
+level says, and a posterior that is too narrow is nearly invisible; use coverage for that.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from prudent._arrays import float32
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
@@ -36,7 +36,6 @@ class Simulates(Protocol):
 
     def simulate(self, theta: Tensor, generator: torch.Generator, /) -> Tensor:
         """One observation for each row of theta."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,13 @@ class PredictiveCheck:
     """Tail probabilities of K statistics for M observations.
 
     Args:
-        names: The statistics.
+        names: The names of the statistics.
         observed: Their values at the observations, (K, M).
         tail: The share of simulations below the observed value, ties at one half, (K, M).
-        p_values: Two-sided, (K, M), float64.
-        num_simulated: Simulations compared with each observation, (M,).
-        num_outside: Draws outside the prior's support, which cannot be simulated, (M,).
-        num_invalid: Simulations that were not finite, (M,).
+        p_values: The two-sided p-values, (K, M), float64.
+        num_simulated: The number of simulations compared with each observation, (M,).
+        num_outside: The number of draws outside the prior, which cannot be simulated, (M,).
+        num_invalid: The number of simulations that were not finite, (M,).
     """
 
     names: tuple[str, ...]
@@ -63,27 +62,23 @@ class PredictiveCheck:
 
     @property
     def p_value(self) -> float:
-        """For "every statistic of every observation is explained", corrected by Holm."""
+        """The p-value of "every statistic of every observation is explained", by Holm."""
         return float(holm(self.p_values.flatten().numpy()).min())
 
     @property
     def verdict(self) -> str:
         """A line that names the statistic that is explained worst."""
         row, column = divmod(int(self.p_values.argmin()), self.p_values.shape[1])
-        number = self.p_values.numel()
-        above = 100 * float(self.tail[row, column])
-        evidence = (
-            f"{self.names[row]} of observation {column} exceeds {above:.1f} % of simulations, "
-            f"p = {self.p_value:.2g} over {number:,}"
-        )
-        text = "not explained" if self.p_value < ERROR_RATE else "explained"
-        needed = int(2 * number / ERROR_RATE)
-        scarce = text == "explained" and needed > int(self.num_simulated.min())
+        number, above = self.p_values.numel(), 100 * float(self.tail[row, column])
+        explained, needed = self.p_value >= ERROR_RATE, int(2 * number / ERROR_RATE)
+        scarce = explained and needed > int(self.num_simulated.min())
         outside, invalid = int(self.num_outside.sum()), int(self.num_invalid.sum())
-        notes = f"; {needed:,} simulations are needed to tell" if scarce else ""
-        notes += f"; {outside:,} draws outside the prior" if outside else ""
-        notes += f"; {invalid:,} simulations not finite" if invalid else ""
-        return f"{text}: {evidence}{notes}"
+        text = f"{'explained' if explained else 'not explained'}: {self.names[row]} of "
+        text += f"observation {column} exceeds {above:.1f} % of simulations, "
+        text += f"p = {self.p_value:.2g} over {number:,}"
+        text += f"; {needed:,} simulations are needed to tell" if scarce else ""
+        text += f"; {outside:,} draws outside the prior" if outside else ""
+        return text + (f"; {invalid:,} simulations not finite" if invalid else "")
 
     def __repr__(self) -> str:
         return f"<PredictiveCheck: {self.verdict}>"
@@ -95,22 +90,17 @@ def summary_statistics(x_shape: tuple[int, ...]) -> dict[str, Statistic]:
     >>> list(summary_statistics((2,)))
     ['x[0]', 'x[1]', 'mean', 'std', 'min', 'max']
     """
+
+    def of_rows(function: Any, **options: int) -> Statistic:
+        return lambda x: function(x.flatten(1), dim=1, **options)
+
     number = torch.Size(x_shape).numel()
-
-    def component(index: int) -> Statistic:
-        return lambda x: x.flatten(1)[:, index]
-
     few = range(number if number <= MOST_COMPONENTS else 0)
-    components = {f"x[{index}]": component(index) for index in few}
-    if number == 1:
-        return components
-    return {
-        **components,
-        "mean": lambda x: x.flatten(1).mean(dim=1),
-        "std": lambda x: x.flatten(1).std(dim=1),
-        "min": lambda x: x.flatten(1).amin(dim=1),
-        "max": lambda x: x.flatten(1).amax(dim=1),
-    }
+    found = {f"x[{index}]": of_rows(torch.select, index=index) for index in few}
+    if number > 1:
+        summaries = {"mean": torch.mean, "std": torch.std, "min": torch.amin, "max": torch.amax}
+        found |= {name: of_rows(function) for name, function in summaries.items()}
+    return found
 
 
 @torch.no_grad()
@@ -142,13 +132,12 @@ def predictive_check(
     >>> predictive_check(estimator, problem, [[9.0, 0.0]]).verdict[:32]
     'not explained: x[0] of observati'
     """
-    data = torch.as_tensor(x).to(torch.float32)
+    data = float32("x", x)
     if data.ndim < 2 or len(data) == 0:
         raise DataError(
             f"expected `x` of shape (M, ...), got {tuple(data.shape)}. One observation? x[None]."
         )
-    bad = int((~data.isfinite().flatten(1).all(dim=1)).sum())
-    if bad:
+    if bad := int((~_finite_rows(data)).sum()):
         raise DataError(
             f"{bad:,} of {len(data):,} observations hold NaN or infinity; there is nothing to "
             "compare with. Leave them out."
@@ -156,29 +145,27 @@ def predictive_check(
     chosen = dict(summary_statistics(tuple(data.shape[1:])) if statistics is None else statistics)
     columns = []
     with seeded(seed, "predictive"), Progress("simulating", len(data), progress, "x") as bar:
-        for row in range(len(data)):
+        for row, one in enumerate(data.split(1)):
             stream = generator(seed, "predictive", row)
-            columns.append(
-                _check_one(estimator, problem, data[row : row + 1], chosen, num_samples, stream)
-            )
+            simulated, counts = _simulate(estimator, problem, one, num_samples, stream)
+            columns.append((*_compare(one, simulated, chosen), counts))
             bar.advance({})
     parts = [torch.stack(part, dim=1) for part in zip(*columns, strict=True)]
     return PredictiveCheck(tuple(chosen), *parts[:3], *parts[3])
 
 
-def _check_one(
-    estimator: Estimator,
-    problem: Simulates,
-    x: Tensor,
-    statistics: Mapping[str, Statistic],
-    num_samples: int,
-    stream: torch.Generator,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Observed values, tails and p-values (K,), and how many were simulated, outside, invalid."""
+def _finite_rows(values: Tensor) -> Tensor:
+    return values.isfinite().flatten(1).all(dim=1)
+
+
+def _simulate(
+    estimator: Estimator, problem: Simulates, x: Tensor, num_samples: int, stream: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The finite simulations; the numbers of these, of draws outside and of bad simulations."""
     theta = estimator(x).sample((num_samples,)).squeeze(1)
-    finite = theta.isfinite().all(dim=1)
+    finite = inside = _finite_rows(theta)
+    # A foreign model may come without its prior.
     prior: Prior | None = getattr(estimator, "prior", None)
-    inside = finite
     if prior is not None:
         inside = finite & (log_prior(prior, theta.nan_to_num()) > -torch.inf)
     if not bool(inside.any()):
@@ -187,19 +174,23 @@ def _check_one(
             "finite, the others lie outside the prior."
         )
     simulated = problem.simulate(theta[inside], stream)
-    valid = simulated.isfinite().flatten(1).all(dim=1)
+    valid = _finite_rows(simulated)
     if not bool(valid.any()):
         raise InputError(f"all {len(simulated):,} simulations hold NaN or infinity.")
-    simulated = simulated[valid]
+    return simulated[valid], torch.stack([valid.sum(), (~inside).sum(), (~valid).sum()])
+
+
+def _compare(
+    x: Tensor, simulated: Tensor, statistics: Mapping[str, Statistic]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The observed values, the tails and the p-values of the statistics, (K,) each."""
     observed = torch.stack([function(x)[0] for function in statistics.values()])
     values = torch.stack([function(simulated) for function in statistics.values()])
-    if values.shape != (len(statistics), len(simulated)) or bool(values.isnan().any()):
+    number = len(simulated)
+    if values.shape != (len(statistics), number) or bool(values.isnan().any()):
         raise InputError("expected every statistic to map (N, ...) to (N,) without NaN.")
     below = (values < observed[:, None]).sum(dim=1)
     tied = (values == observed[:, None]).sum(dim=1)
-    number = len(simulated)
     # The observation counts as one of the simulations, so that no p-value is zero.
     least = torch.minimum(below + tied, number - below).double()
-    p_values = (2 * (least + 1) / (number + 1)).clamp(max=1)
-    counts = [number, int((~inside).sum()), int((~valid).sum())]
-    return observed, (below + tied / 2) / number, p_values, torch.tensor(counts)
+    return observed, (below + tied / 2) / number, (2 * (least + 1) / (number + 1)).clamp(max=1)

@@ -49,15 +49,12 @@ class Result(Protocol):
     @property
     def verdict(self) -> str:
         """The result in one line."""
-        ...
 
     def metrics(self) -> dict[str, Any]:
         """The scalars, by names that no other diagnostic uses, ready for JSON."""
-        ...
 
     def rows(self) -> list[dict[str, Any]]:
         """The records to store, ready for JSON; lists in a record are columns of equal length."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,11 @@ class Diagnostic:
 
 def _by_region(evidence: Evidence) -> LocalCoverage:
     """Coverage by region of x; where x is large, of the posterior mean, which x determines."""
-    measured, pairs, seed = evidence.measurement, evidence.pairs, evidence.seed
-    if pairs.x[0].numel() <= MOST_FEATURES:
-        return local_coverage(measured.alpha, pairs.x, seed=seed)
-    labels = parameters(pairs.theta.shape[1], evidence.names)
-    means = [f"posterior mean of {label}" for label in labels]
-    return local_coverage(measured.alpha, measured.mean, names=means, seed=seed)
+    alpha, means, x = evidence.measurement.alpha, evidence.measurement.mean, evidence.pairs.x
+    if x[0].numel() <= MOST_FEATURES:
+        return local_coverage(alpha, x, seed=evidence.seed)
+    names = [f"posterior mean of {name}" for name in parameters(means.shape[1], evidence.names)]
+    return local_coverage(alpha, means, names=names, seed=evidence.seed)
 
 
 _ROWS = (

@@ -1,18 +1,14 @@
-r"""Simulation-based calibration: are the ranks of the truth uniform?
+"""Simulation-based calibration: are the ranks of the truth uniform?
 
-Three tests of the same ranks (see :mod:`prudent.diagnostics.ranks`), each with its exact or
-usual null law on 0, ..., L:
+Three tests of the same ranks (:mod:`prudent.diagnostics.ranks`), each with its exact or usual null
+law on 0, ..., L. The one that decides, with Holm's correction over the functions, compares their
+distribution function at up to 100 points with a band that holds it everywhere at once
+(:mod:`prudent.diagnostics._bands`). The others are chi-square on a histogram of at most 20 bins,
+with at least five pairs expected in each, and Kolmogorov-Smirnov.
 
-- the distribution function of the ranks at up to 100 points against a band that holds it
-  everywhere at once (:mod:`prudent.diagnostics._bands`); this is the one that decides, with Holm's
-  correction over the functions;
-- chi-square on a histogram of at most 20 bins, with at least five pairs expected in each;
-- Kolmogorov-Smirnov.
-
-What SBC cannot see: a posterior that ignores x. The prior as posterior has uniform ranks in every
-parameter, and in any function of theta alone. Add a function of theta and x that knows the data,
-the log-likelihood for instance, and compare the log posterior with the prior's. A defect in the
-joint law of two parameters is invisible in each of them: add ``"log_prob"``.
+What SBC cannot see: a posterior that ignores x. The prior as posterior has uniform ranks in any
+function of theta alone. Add a function that knows the data, such as the log-likelihood. A defect
+in the joint law of two parameters is invisible in each of them: add ``"log_prob"``.
 """
 
 import math
@@ -24,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value
+from prudent.diagnostics._bands import Counts, UniformPath, bin_band, holm, ks_p_value
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.verdict import ERROR_RATE
 
@@ -40,8 +36,8 @@ class Histogram:
     Args:
         edges: The limits of the bins; each holds the ranks from one up to the next, (B + 1,).
         counts: The number of pairs in each bin, (K, B).
-        lower: The least count that uniform ranks have, for all bins at once with 95 %, (B,).
-        upper: The greatest such count, (B,).
+        lower, upper: The least and greatest counts of uniform ranks, in all bins at once with
+            95 %, (B,) each.
         expected: The mean count of uniform ranks, (B,).
     """
 
@@ -60,8 +56,7 @@ class SBC:
         ranks: The ranks, with what was left out.
         points: The points at which the distribution function is taken, (P,).
         difference: The distribution function of the ranks minus that of uniform ones, (K, P).
-        lower: The lower end of the simultaneous 95 % band of the difference, (P,).
-        upper: The upper end of that band, (P,).
+        lower, upper: The ends of the simultaneous 95 % band of the difference, (P,) each.
         histogram: The rank histograms.
         p_values: The p-values by the simultaneous band, (K,), float64.
         p_chi_square: The p-values by chi-square, (K,).
@@ -93,17 +88,12 @@ class SBC:
     @property
     def verdict(self) -> str:
         """A line that says whether something is wrong, in which function, and how."""
-        row = int(self.p_values.argmin())
-        others = f", Holm over {len(self.p_values)}" if len(self.p_values) > 1 else ""
-        evidence = f"p = {self.p_value:.2g} in {self.worst}{others}; {self.ranks.size}"
-        if self.p_value >= ERROR_RATE:
-            text = f"no defect seen ({evidence})"
-        else:
-            more = int((self.adjusted < ERROR_RATE).sum()) - 1
-            where = f"{self.worst} and {more} more" if more else self.worst
-            shape = describe(self.ranks.ranks[row], self.ranks.num_samples)
-            text = f"not calibrated in {where}: {self.worst} {shape} ({evidence})"
-        return f"{text}; {self.ranks.caveats}" if self.ranks.caveats else text
+        more = int((self.adjusted < ERROR_RATE).sum()) - 1
+        where = f" in {self.worst} and {more} more" if more > 0 else f" in {self.worst}"
+        holm_text = f", Holm over {len(self.p_values)}" if len(self.p_values) > 1 else ""
+        shape = describe(self.ranks.ranks[self.p_values.argmin()], self.ranks.num_samples)
+        defect = f"{where}: {self.worst} {shape}"
+        return rank_verdict(self.ranks, self.p_value, defect, f" in {self.worst}{holm_text}")
 
     def metrics(self) -> dict[str, Any]:
         """The scalars that a run stores."""
@@ -135,41 +125,44 @@ def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
     """
     others = [name for name in ranks.names if name != TARP_DISTANCE]
     ranks = ranks.select(others if names is None else names)
-    number, path = ranks.num_pairs, rank_path(ranks)
-    step = np.rint(path.points * (ranks.num_samples + 1)).astype(np.int64)
-    counts = rank_counts(ranks, step)
+    number = ranks.num_pairs
+    path, counts = rank_path(ranks)
     lower, upper = (bound / number - path.points for bound in path.band(1 - ERROR_RATE))
     p_values = path.p_value(counts)
-    histogram = _histogram(ranks)
+    bars = _histogram(ranks)
+    chi_square = ((bars.counts - bars.expected).square() / bars.expected).sum(dim=1)
+    freedom = torch.full_like(chi_square, len(bars.expected) - 1)
     return SBC(
         ranks=ranks,
         points=torch.from_numpy(path.points),
         difference=torch.from_numpy(counts / number - path.points),
         lower=torch.from_numpy(lower),
         upper=torch.from_numpy(upper),
-        histogram=histogram,
+        histogram=bars,
         p_values=torch.from_numpy(p_values),
-        p_chi_square=_chi_square(histogram),
+        p_chi_square=torch.special.gammaincc(freedom / 2, chi_square / 2),
         p_ks=_kolmogorov_smirnov(ranks),
         adjusted=torch.from_numpy(holm(p_values)),
     )
 
 
-def _spread(count: int, last: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """At most ``count`` whole numbers from 1 to the last, evenly spread."""
-    return np.unique(np.rint(np.linspace(1, last, min(count, last))).astype(np.int64))
+def rank_path(ranks: Ranks) -> tuple[UniformPath, Counts]:
+    """The law of uniform ranks at up to 100 of their steps, and the counts below them, (K, P)."""
+    steps = _steps(ranks, min(MOST_POINTS, max(2, ranks.num_pairs)))
+    path = UniformPath.at(ranks.num_pairs, tuple(steps / (ranks.num_samples + 1)))
+    return path, _counts(ranks, steps)
 
 
-def rank_path(ranks: Ranks) -> UniformPath:
-    """The law of the distribution function of uniform ranks, at up to 100 of their steps."""
-    step = _spread(min(MOST_POINTS, max(2, ranks.num_pairs)), ranks.num_samples)
-    return UniformPath.at(ranks.num_pairs, tuple(step / (ranks.num_samples + 1)))
+def _steps(ranks: Ranks, most: int) -> Counts:
+    """At most so many ranks from 1 to L, evenly spread."""
+    spread = np.linspace(1, ranks.num_samples, min(most, ranks.num_samples))
+    return np.unique(np.rint(spread).astype(np.int64))
 
 
-def rank_counts(ranks: Ranks, step: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+def _counts(ranks: Ranks, steps: Counts) -> Counts:
     """The number of ranks of each function below each step, (K, P)."""
     ordered = np.sort(ranks.ranks.numpy(), axis=1)
-    return np.stack([np.searchsorted(row, step, side="left") for row in ordered])
+    return np.stack([np.searchsorted(row, steps, side="left") for row in ordered])
 
 
 def _histogram(ranks: Ranks) -> Histogram:
@@ -178,24 +171,15 @@ def _histogram(ranks: Ranks) -> Histogram:
     edges = np.rint(np.linspace(0, values, bins + 1)).astype(np.int64)
     shares = np.diff(edges) / values
     lower, upper = bin_band(number, shares, 1 - ERROR_RATE)
-    counts = np.diff(rank_counts(ranks, edges), axis=1)
-    parts = (edges, counts, lower, upper, number * shares)
+    parts = (edges, np.diff(_counts(ranks, edges), axis=1), lower, upper, number * shares)
     return Histogram(*(torch.from_numpy(part) for part in parts))
 
 
-def _chi_square(histogram: Histogram) -> Tensor:
-    excess = histogram.counts - histogram.expected
-    statistic = (excess.square() / histogram.expected).sum(dim=1)
-    freedom = torch.full_like(statistic, len(histogram.expected) - 1)
-    p_values: Tensor = torch.special.gammaincc(freedom / 2, statistic / 2)
-    return p_values
-
-
 def _kolmogorov_smirnov(ranks: Ranks) -> Tensor:
-    step = _spread(MOST_STEPS, ranks.num_samples)
-    points = step / (ranks.num_samples + 1)
-    distance = np.abs(rank_counts(ranks, step) - ranks.num_pairs * points).max(axis=1)
-    values = [ks_p_value(ranks.num_pairs, points, float(worst)) for worst in distance]
+    number, steps = ranks.num_pairs, _steps(ranks, MOST_STEPS)
+    points = steps / (ranks.num_samples + 1)
+    distance = np.abs(_counts(ranks, steps) - number * points).max(axis=1)
+    values = [ks_p_value(number, points, worst) for worst in distance.tolist()]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -204,7 +188,14 @@ def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
     return {name: [float(f"{v:.6g}") for v in curve.tolist()] for name, curve in curves.items()}
 
 
-def describe(ranks: Tensor, num_samples: int) -> str:
+def rank_verdict(ranks: Ranks, p_value: float, defect: str, of: str = "") -> str:
+    """A line that names the defect if the p-value is small, with the evidence and its caveats."""
+    text = f"not calibrated{defect}" if p_value < ERROR_RATE else "no defect seen"
+    text += f" (p = {p_value:.2g}{of}; {ranks.size})"
+    return f"{text}; {ranks.caveats}" if ranks.caveats else text
+
+
+def describe(ranks: Tensor, num_samples: int, narrow: str = "is too narrow") -> str:
     """The shape of some ranks in words: shifted, too narrow or too wide.
 
     >>> describe(torch.tensor([0, 9, 1, 8, 0, 9, 9, 0]), 9)
@@ -218,4 +209,4 @@ def describe(ranks: Tensor, num_samples: int) -> str:
     spread = float(centred.square().mean() - expected) * root * math.sqrt(180)
     if abs(shift) > abs(spread):
         return f"of the truth lies {'above' if shift > 0 else 'below'} that of the draws"
-    return "is too narrow" if spread > 0 else "is too wide"
+    return narrow if spread > 0 else "is too wide"

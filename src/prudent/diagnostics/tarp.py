@@ -1,16 +1,13 @@
-r"""TARP: coverage of balls around random points (Lemos et al. 2023).
+"""TARP: coverage of balls around random points (Lemos et al. 2023).
 
 Around a reference point r, the draws closer to r than the truth fill a ball; the share of draws
-inside is its credibility. For the exact posterior that share is uniform, whatever r, as long as r
-was chosen without looking at the truth: it is the rank of the distance to r. No density is needed.
+inside is its credibility. For the exact posterior that share is uniform, as long as r was chosen
+without looking at the truth: it is the rank of the distance to r, in units of the prior's standard
+deviation, so that no parameter dominates by its unit. No density is needed.
 
-Distances are in units of the prior's standard deviation, so that no parameter dominates by its
-unit.
-
-What TARP cannot see depends on the references. Points that ignore x, the usual choice, cannot
-tell the prior from the posterior, and see a shift only through balls that happen to lie on one
-side. Points that follow x, ``ReferenceDistance(prior, lambda x: ...)``, see both. A reference
-point far away turns balls into half-spaces.
+Points that ignore x, the usual choice, cannot tell the prior from the posterior, and see a shift
+only through balls that happen to lie on one side. Points that follow x, ``ReferenceDistance(prior,
+lambda x: ...)``, see both. A reference point far away turns balls into half-spaces.
 """
 
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from torch import Tensor
 
 from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.sbc import describe, plain, rank_counts, rank_path
+from prudent.diagnostics.sbc import describe, plain, rank_path, rank_verdict
 from prudent.diagnostics.verdict import ERROR_RATE
 
 NUM_BOOTSTRAPS = 1000
@@ -35,10 +32,9 @@ class TARP:
     Args:
         levels: The credibility levels, (P,).
         coverage: The share of pairs whose ball has at most that credibility, (P,).
-        lower: The lower end of a bootstrap band that holds the whole curve with 95 %, (P,).
-        upper: The upper end of that band, (P,).
-        uniform_lower: The lower end of the band that holds the curve of the exact posterior, (P,).
-        uniform_upper: The upper end of that band, (P,).
+        lower, upper: The ends of a bootstrap band that holds the whole curve with 95 %, (P,) each.
+        uniform_lower, uniform_upper: The ends of the band that holds the curve of the exact
+            posterior, (P,) each.
         p_value: The exact p-value of "this is the exact posterior".
         ranks: The ranks of the distances, with what was left out.
     """
@@ -61,15 +57,10 @@ class TARP:
     @property
     def verdict(self) -> str:
         """A line that says whether something is wrong, and in which direction."""
-        evidence = f"p = {self.p_value:.2g}; {self.ranks.size}"
-        if self.p_value >= ERROR_RATE:
-            text = f"no defect seen ({evidence})"
-        else:
-            shape = describe(self.ranks.ranks[0], self.ranks.num_samples)
-            # Balls on both sides of a shifted posterior see it as one that is too narrow.
-            shape = shape.replace("narrow", "narrow or shifted")
-            text = f"not calibrated: the distance {shape} ({evidence})"
-        return f"{text}; {self.ranks.caveats}" if self.ranks.caveats else text
+        # Balls on both sides of a shifted posterior see it as one that is too narrow.
+        narrow = "is too narrow or shifted"
+        shape = describe(self.ranks.ranks[0], self.ranks.num_samples, narrow)
+        return rank_verdict(self.ranks, self.p_value, f": the distance {shape}")
 
     def metrics(self) -> dict[str, Any]:
         """The scalars that a run stores."""
@@ -98,12 +89,16 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     <TARP: no defect seen (p = 1; 500 pairs, 99 draws)>
     """
     ranks = ranks.select([name])
-    number, path = ranks.num_pairs, rank_path(ranks)
-    step = np.rint(path.points * (ranks.num_samples + 1)).astype(np.int64)
-    counts = rank_counts(ranks, step)[0]
+    number = ranks.num_pairs
+    path, (counts,) = rank_path(ranks)
     curve = counts / number
-    half = _bootstrap_half_width(counts, number, seed)
     lower, upper = path.band(1 - ERROR_RATE)
+    # Resampling pairs is a multinomial draw of the number of pairs between the levels.
+    shares = np.diff(counts, prepend=0, append=number) / number
+    random = np.random.default_rng(derive(seed, "tarp bootstrap"))
+    resampled = random.multinomial(number, shares, size=NUM_BOOTSTRAPS).cumsum(axis=1)[:, :-1]
+    distance = np.abs(resampled - counts).max(axis=1)
+    half = float(np.quantile(distance, 1 - ERROR_RATE)) / number
     return TARP(
         levels=torch.from_numpy(path.points),
         coverage=torch.from_numpy(curve),
@@ -114,15 +109,3 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
         p_value=float(path.p_value(counts)),
         ranks=ranks,
     )
-
-
-def _bootstrap_half_width(counts: Any, number: int, seed: int) -> float:
-    """The 95 % quantile of the largest distance of resampled curves from the curve.
-
-    Resampling pairs is a multinomial draw of the number of pairs between the levels.
-    """
-    between = np.diff(counts, prepend=0, append=number)
-    random = np.random.default_rng(derive(seed, "tarp bootstrap"))
-    resampled = random.multinomial(number, between / number, size=NUM_BOOTSTRAPS)
-    distance = np.abs(resampled.cumsum(axis=1)[:, :-1] - counts).max(axis=1)
-    return float(np.quantile(distance, 1 - ERROR_RATE)) / number

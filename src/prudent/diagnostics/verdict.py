@@ -10,12 +10,10 @@ not above the prior's, by more than the error of that difference, is called unin
 Everything here is plain numbers, so that stored runs are judged without torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 # The kinds of posteriors that are known not to be over-confident.
 TRUSTED = ("calibrated", "conservative", "uninformative")
@@ -43,7 +41,7 @@ class Verdict:
     text: str
 
     @classmethod
-    def of(cls, kind: str, evidence: str, between: str = ": ") -> Verdict:
+    def of(cls, kind: str, evidence: str, between: str = ": ") -> Self:
         """The verdict whose sentence is its kind followed by its evidence."""
         return cls(kind, evidence, f"{kind}{between}{evidence}")
 
@@ -67,6 +65,12 @@ def margin(num_pairs: int, num_curves: int = 1) -> float:
     0.03
     """
     return math.sqrt(math.log(2 * num_curves / ERROR_RATE) / (2 * num_pairs))
+
+
+def in_words(level: float, share: float, half: float) -> str:
+    """The coverage of one level, with half the width of its interval, in words."""
+    measured = f"{100 * share:.0f} ± {max(1, round(100 * half))} %"
+    return f"{100 * level:.0f} % regions contain the truth {measured} of the time"
 
 
 def judge(
@@ -100,10 +104,7 @@ def judge(
     if short[index] <= tolerance < shortfall:
         index = short.index(shortfall)
     half = max(upper[index] - curve[index], curve[index] - lower[index])
-    measured = (
-        f"{100 * levels[index]:.0f} % regions contain the truth {100 * curve[index]:.0f} ± "
-        f"{max(1, round(100 * half))} % of the time ({num_pairs:,} test pairs)"
-    )
+    measured = f"{in_words(levels[index], curve[index], half)} ({num_pairs:,} test pairs)"
     if shortfall > tolerance and excess > tolerance:
         sides = f"(short by {shortfall:.2f}) and conservative at others (above by {excess:.2f})"
         return Verdict.of("over-confident", f"at some levels {sides}: {measured}", " ")

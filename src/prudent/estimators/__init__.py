@@ -9,24 +9,16 @@ from torch import nn
 from prudent._files import load_tensors
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
-from prudent.estimators.base import FORMAT, KINDS, NeuralEstimator
-from prudent.estimators.ensemble import Ensemble
-from prudent.estimators.networks import DilatedCNN, ResNet18, SeriesCNN
-from prudent.estimators.npe import FlowEstimator
-from prudent.estimators.nre import RatioEstimator
+from prudent.estimators.base import FORMAT
+from prudent.estimators.base import KINDS as KINDS
+from prudent.estimators.base import NeuralEstimator as NeuralEstimator
+from prudent.estimators.ensemble import Ensemble as Ensemble
+from prudent.estimators.networks import DilatedCNN as DilatedCNN
+from prudent.estimators.networks import ResNet18 as ResNet18
+from prudent.estimators.networks import SeriesCNN as SeriesCNN
+from prudent.estimators.npe import FlowEstimator as FlowEstimator
+from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
-
-__all__ = [
-    "KINDS",
-    "DilatedCNN",
-    "Ensemble",
-    "FlowEstimator",
-    "NeuralEstimator",
-    "RatioEstimator",
-    "ResNet18",
-    "SeriesCNN",
-    "load",
-]
 
 
 def load(
