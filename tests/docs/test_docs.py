@@ -213,7 +213,6 @@ def test_a_function_that_does_not_exist_is_noticed():
     assert not exists("prudent.coverage.CoveragePenalty.papers")
 
 
-<<<<<<< HEAD
 SOURCES = sorted((ROOT / "src" / "prudent").rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 DEFINED = {
@@ -258,7 +257,8 @@ def test_texts_of_the_code_name_what_exists(path):
 def test_a_text_that_names_something_else_is_noticed():
     text = "Use prudent.adapt, :func:`fitt` or --wait; prudent.fit, :meth:`paper` and --debug are."
     assert made_up(text) == ["prudent.adapt", "fitt", "--wait"]
-=======
+
+
 def missing_files(text):
     """Paths are from the repository or the package, in a row of the map also from its folder."""
     missing = []
@@ -276,7 +276,6 @@ def test_files_that_the_map_names_exist():
     assert missing_files(text) == []
     lines = "| `problems/` | `slcp.py`, `mg2.py` |\n| a figure | `slcp.py`, `tests/test_cli.py` |"
     assert missing_files(lines) == ["mg2.py", "slcp.py"]
->>>>>>> room-diag
 
 
 def test_every_page_begins_with_what_it_gives():
