@@ -19,7 +19,7 @@ from torch import Tensor
 
 from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.sbc import describe, plain, rank_path, rank_verdict
+from prudent.diagnostics.sbc import describe, plain, rank_curves, rank_verdict
 from prudent.diagnostics.verdict import ERROR_RATE
 
 NUM_BOOTSTRAPS = 1000
@@ -90,9 +90,8 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     """
     ranks = ranks.select([name])
     number = ranks.num_pairs
-    path, (counts,) = rank_path(ranks)
-    curve = counts / number
-    lower, upper = path.band(1 - ERROR_RATE)
+    levels, (coverage,), uniform_lower, uniform_upper, p_value = rank_curves(ranks)
+    counts = torch.round(number * coverage).long().numpy()
     # Resampling pairs is a multinomial draw of the number of pairs between the levels.
     shares = np.diff(counts, prepend=0, append=number) / number
     random = np.random.default_rng(derive(seed, "tarp bootstrap"))
@@ -100,12 +99,12 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     distance = np.abs(resampled - counts).max(axis=1)
     half = float(np.quantile(distance, 1 - ERROR_RATE)) / number
     return TARP(
-        levels=torch.from_numpy(path.points),
-        coverage=torch.from_numpy(curve),
-        lower=torch.from_numpy((curve - half).clip(min=0)),
-        upper=torch.from_numpy((curve + half).clip(max=1)),
-        uniform_lower=torch.from_numpy(lower / number),
-        uniform_upper=torch.from_numpy(upper / number),
-        p_value=float(path.p_value(counts)),
+        levels=levels,
+        coverage=coverage,
+        lower=(coverage - half).clip(min=0),
+        upper=(coverage + half).clip(max=1),
+        uniform_lower=uniform_lower,
+        uniform_upper=uniform_upper,
+        p_value=float(p_value),
         ranks=ranks,
     )
