@@ -15,8 +15,6 @@ from prudent._extras import require
 from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
 
-NUM_SHUFFLES = 199
-NUM_FOLDS = 5
 # Points whose distances set the width of the kernel.
 NUM_FOR_WIDTH = 1000
 
@@ -80,7 +78,7 @@ def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
     return Distance("KL", mean, spread / math.sqrt(len(kept)), math.nan, int((~valid).sum()))
 
 
-def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int = 0) -> Distance:
+def mmd(first: Any, second: Any, *, num_shuffles: int = 199, seed: int = 0) -> Distance:
     """Squared maximum mean discrepancy of two samples, unbiased, with a permutation test.
 
     The kernel is Gaussian, on parameters standardised by their pooled spread; its width is the
@@ -123,7 +121,7 @@ def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int 
     return Distance("MMD²", float(seen), error, p_value, num_invalid)
 
 
-def c2st(first: Any, second: Any, *, num_folds: int = NUM_FOLDS, seed: int = 0) -> Distance:
+def c2st(first: Any, second: Any, *, num_folds: int = 5, seed: int = 0) -> Distance:
     """Accuracy of a classifier between two samples: 0.5 for equal, 1 for disjoint.
 
     The classifier is the mean of a logistic regression on squares and products, the best there is

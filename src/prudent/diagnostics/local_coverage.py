@@ -25,7 +25,7 @@ from torch import Tensor
 
 from prudent._extras import require
 from prudent._randomness import derive
-from prudent.diagnostics._bands import holm, uniform_path
+from prudent.diagnostics._bands import Array, holm, uniform_path
 from prudent.diagnostics.expected_coverage import LEVELS
 from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95, in_words
 from prudent.errors import DataError, InputError
@@ -37,7 +37,6 @@ NUM_SHUFFLES = 999
 # Numbers at a time in the shuffles.
 CHUNK = 2**20
 
-Array = NDArray[np.float64]
 Bounds = dict[str, tuple[float, float]]
 
 

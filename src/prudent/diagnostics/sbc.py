@@ -144,10 +144,7 @@ def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
 
 
 def rank_curves(ranks: Ranks) -> tuple[Tensor, ...]:
-    """Up to 100 points (P,), the share of ranks below each, (K, P), and how likely that is.
-
-    That is the lower and the upper end of the band of uniform ranks, (P,), and p-values, (K,).
-    """
+    """Points (P,), shares of ranks below (K, P), ends of the uniform band (P,), p-values (K,)."""
     number = ranks.num_pairs
     points, counts = _at_steps(ranks, min(MOST_POINTS, max(2, number)))
     path = uniform_path(number, tuple(points))

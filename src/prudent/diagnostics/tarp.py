@@ -5,9 +5,8 @@ inside is its credibility. For the exact posterior that share is uniform, as lon
 without looking at the truth: it is the rank of the distance to r, in units of the prior's standard
 deviation, so that no parameter dominates by its unit. No density is needed.
 
-Points that ignore x, the usual choice, cannot tell the prior from the posterior, and see a shift
-only through balls that happen to lie on one side. Points that follow x, ``ReferenceDistance(prior,
-lambda x: ...)``, see both. A reference point far away turns balls into half-spaces.
+Points that ignore x, the usual choice, cannot tell the prior from the posterior, and hardly see a
+shift. Points that follow x, ``ReferenceDistance(prior, lambda x: ...)``, see both.
 """
 
 from dataclasses import dataclass
@@ -90,7 +89,7 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     """
     ranks = ranks.select([name])
     number = ranks.num_pairs
-    levels, (coverage,), uniform_lower, uniform_upper, p_value = rank_curves(ranks)
+    levels, (coverage,), least, most, p_value = rank_curves(ranks)
     counts = torch.round(number * coverage).long().numpy()
     # Resampling pairs is a multinomial draw of the number of pairs between the levels.
     shares = np.diff(counts, prepend=0, append=number) / number
@@ -98,13 +97,5 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     resampled = random.multinomial(number, shares, size=NUM_BOOTSTRAPS).cumsum(axis=1)[:, :-1]
     distance = np.abs(resampled - counts).max(axis=1)
     half = float(np.quantile(distance, 1 - ERROR_RATE)) / number
-    return TARP(
-        levels=levels,
-        coverage=coverage,
-        lower=(coverage - half).clip(min=0),
-        upper=(coverage + half).clip(max=1),
-        uniform_lower=uniform_lower,
-        uniform_upper=uniform_upper,
-        p_value=float(p_value),
-        ranks=ranks,
-    )
+    lower, upper = (coverage - half).clip(min=0), (coverage + half).clip(max=1)
+    return TARP(levels, coverage, lower, upper, least, most, float(p_value), ranks)
