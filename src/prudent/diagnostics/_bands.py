@@ -9,8 +9,7 @@ Their search needs the probability that a path stays between two bounds, and her
 not simulated. The increments of the path are independent Poisson numbers, given that they add up
 to N. So the path is a chain of convolutions, cut to the bounds at every point and divided by the
 Poisson probability of N at the end. The same chain makes exact p-values for the largest departure
-in units of its own binomial law (:meth:`UniformPath.p_value`) and in absolute size
-(Kolmogorov-Smirnov, :func:`ks_p_value`).
+in units of its own binomial law and in absolute size (Kolmogorov-Smirnov).
 
 Ranks among L draws are uniform on 0, ..., L. At the points :math:`j / (L + 1)` their distribution
 is exactly that of continuous uniform values, so nothing is randomised and nothing approximate.

@@ -50,15 +50,13 @@ def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
     r"""Expected Kullback-Leibler divergence from the exact posterior, in nats.
 
     Test pairs are draws of the exact posterior, so it is the mean over them of
-    :math:`\log p(\theta \mid x) - \log q(\theta \mid x)`: no sampler is needed.
+    :math:`\log p(\theta \mid x) - \log q(\theta \mid x)`: no sampler is needed. It is infinite
+    if the estimate has no density at some truth. Rows with NaN are counted.
 
     Args:
         exact_log_prob: Normalised exact log-density of the truth of each test pair, (N,), from
             ``problem.log_posterior(theta, x)``.
         log_prob: That of the estimate, normalised: ``measure(estimator, pairs).log_posterior``.
-
-    Returns:
-        Infinite if the estimate has no density at some truth. Rows with NaN are counted.
 
     >>> kl(torch.tensor([0.0, 0.4]), torch.tensor([-0.2, 0.2]))
     <KL 0.2 ± 0>
