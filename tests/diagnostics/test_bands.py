@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from prudent.diagnostics._bands import UniformPath, bin_band, holm, ks_p_value, stay_probability
+from prudent.diagnostics._bands import UniformPath, holm, ks_p_value, stay_probability
 
 
 def paths(number, num_samples, repetitions, seed=0):
@@ -104,7 +104,7 @@ def test_bands_of_many_pairs():
 def test_bin_bands_hold_all_bins():
     random = np.random.default_rng(0)
     shares = np.array([0.1, 0.2, 0.3, 0.4])
-    lower, upper = bin_band(200, shares)
+    lower, upper = UniformPath(200, shares).bounds(0.05 / len(shares))
     counts = random.multinomial(200, shares, 4000)
     assert 0.94 < ((counts >= lower) & (counts <= upper)).all(axis=1).mean() < 0.985
 

@@ -1,6 +1,5 @@
 """Coverage, measured honestly, on pairs that training never saw."""
 
-from prudent.diagnostics._references import ReferenceDistance as ReferenceDistance
 from prudent.diagnostics.diagnosis import Diagnosis as Diagnosis
 from prudent.diagnostics.diagnosis import diagnose as diagnose
 from prudent.diagnostics.distances import Distance as Distance
@@ -15,6 +14,7 @@ from prudent.diagnostics.local_coverage import local_coverage as local_coverage
 from prudent.diagnostics.predictive import PredictiveCheck as PredictiveCheck
 from prudent.diagnostics.predictive import predictive_check as predictive_check
 from prudent.diagnostics.ranks import Ranks as Ranks
+from prudent.diagnostics.ranks import ReferenceDistance as ReferenceDistance
 from prudent.diagnostics.ranks import parameters as parameters
 from prudent.diagnostics.ranks import posterior_ranks as posterior_ranks
 from prudent.diagnostics.sbc import SBC as SBC

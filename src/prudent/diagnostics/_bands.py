@@ -9,20 +9,17 @@ Their search needs the probability that a path stays between two bounds, and her
 not simulated. The increments of the path are independent Poisson numbers, given that they add up
 to N. So the path is a chain of convolutions, cut to the bounds at every point and divided by the
 Poisson probability of N at the end. The same chain makes exact p-values for the largest departure
-in units of its own binomial law (:meth:`UniformPath.p_value`) and in absolute size
-(Kolmogorov-Smirnov, :func:`ks_p_value`).
+in units of its own binomial law and in absolute size (Kolmogorov-Smirnov).
 
 Ranks among L draws are uniform on 0, ..., L. At the points :math:`j / (L + 1)` their distribution
 is exactly that of continuous uniform values, so nothing is randomised and nothing approximate.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -66,32 +63,26 @@ def stay_probability(number: int, points: Array, lower: Counts, upper: Counts) -
 class UniformPath:
     """The counts of N uniform values below P increasing points in (0, 1): bands and p-values.
 
-    >>> path = UniformPath.at(100, (0.25, 0.5, 0.75))
+    >>> path = UniformPath(100, (0.25, 0.5, 0.75))
     >>> path.band(0.95)[0].tolist(), path.band(0.95)[1].tolist()
     ([15, 39, 65], [35, 61, 85])
     >>> bool(path.p_value(np.array([5, 40, 75])) < 1e-5 < path.p_value(np.array([24, 49, 77])))
     True
     """
 
-    def __init__(self, number: int, points: Array) -> None:
-        self.number, self.points = number, points
+    def __init__(self, number: int, points: ArrayLike) -> None:
+        self.number, self.points = number, np.array(points)
         width = min(number, math.ceil(TABLE_WIDTH * math.sqrt(number) / 2) + 60) + 1
-        start = np.rint(number * points).astype(np.int64) - width // 2
+        start = np.rint(number * self.points).astype(np.int64) - width // 2
         self.start = start.clip(0, number + 1 - width)
         count = self.start[:, None] + np.arange(width)
         log_factorial = _log_factorial(number)
         log_choose = log_factorial[-1] - log_factorial[count] - log_factorial[number - count]
-        z = points[:, None]
+        z = self.points[:, None]
         mass = np.exp(log_choose + count * np.log(z) + (number - count) * np.log1p(-z))
         self.below = np.cumsum(mass, axis=1)
         self.above = np.cumsum(mass[:, ::-1], axis=1)[:, ::-1]
         self._left: dict[float, float] = {}
-
-    @staticmethod
-    @functools.lru_cache(maxsize=32)
-    def at(number: int, points: tuple[float, ...]) -> UniformPath:
-        """Returns a cached instance."""
-        return UniformPath(number, np.array(points))
 
     def point_p_values(self, counts: Counts) -> Array:
         """Two-sided binomial p-values of ``counts`` (..., P), point by point."""
@@ -133,15 +124,8 @@ class UniformPath:
         return self.bounds(math.exp(low))
 
 
-def bin_band(number: int, shares: Array, level: float = 0.95) -> tuple[Counts, Counts]:
-    """Bounds on the counts of N values in bins of these shares, for all bins at once.
-
-    Bonferroni over the bins: of 20 pointwise intervals, one is left in two samples of three.
-
-    >>> bin_band(1000, np.full(20, 0.05))[1][0]
-    np.int64(72)
-    """
-    return UniformPath(number, shares).bounds((1 - level) / len(shares))
+# All test functions of a diagnosis have the same path, and its bands are slow to find.
+uniform_path = functools.lru_cache(maxsize=32)(UniformPath)
 
 
 def ks_p_value(number: int, points: Array, distance: float) -> float:
@@ -153,16 +137,10 @@ def ks_p_value(number: int, points: Array, distance: float) -> float:
     bound = 2 * math.exp(-2 * distance**2 / number)
     if bound < SMALLEST:
         return max(bound, TINIEST)
-    return _ks_p_value(number, tuple(points), round(distance, 9))
-
-
-@functools.lru_cache(maxsize=4096)
-def _ks_p_value(number: int, points: tuple[float, ...], distance: float) -> float:
-    at = np.array(points)
     # The distance itself is outside; 1e-6 is more than its rounding, less than a step.
-    lower = np.floor(number * at - distance + 1e-6).astype(np.int64) + 1
-    upper = np.ceil(number * at + distance - 1e-6).astype(np.int64) - 1
-    return max(1 - stay_probability(number, at, lower, upper), SMALLEST)
+    lower = np.floor(number * points - distance + 1e-6).astype(np.int64) + 1
+    upper = np.ceil(number * points + distance - 1e-6).astype(np.int64) - 1
+    return max(1 - stay_probability(number, points, lower, upper), SMALLEST)
 
 
 def holm(p_values: Array) -> Array:

@@ -1,13 +1,4 @@
-r"""How far is a posterior from the exact one?
-
-- :func:`kl` needs both log-densities, normalised. Pairs of the joint distribution are draws of
-  the exact posterior, so the mean of :math:`\log p(\theta \mid x) - \log q(\theta \mid x)` over
-  test pairs is the expected Kullback-Leibler divergence: no sampler is needed.
-- :func:`mmd` compares two samples through a kernel, with an exact p-value by permutation.
-- :func:`c2st` is the accuracy of a classifier that tells two samples apart: the mean of a logistic
-  regression on squares and products, the best there is between normal distributions, and of
-  boosted trees for the rest. On 1,000 draws it is quicker and closer to the best possible accuracy
-  than the network of the usual benchmarks, so its figures are a little higher.
+"""How far is a posterior from the exact one?
 
 Samples with repeated points, such as those of a ratio estimator, are told apart by their
 repetitions: c2st and mmd then are not 0.5 and 0 even for the exact posterior.
@@ -24,8 +15,6 @@ from prudent._extras import require
 from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
 
-NUM_SHUFFLES = 199
-NUM_FOLDS = 5
 # Points whose distances set the width of the kernel.
 NUM_FOR_WIDTH = 1000
 
@@ -58,15 +47,16 @@ class Distance:
 
 
 def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
-    """Expected Kullback-Leibler divergence from the exact posterior, in nats.
+    r"""Expected Kullback-Leibler divergence from the exact posterior, in nats.
+
+    Test pairs are draws of the exact posterior, so it is the mean over them of
+    :math:`\log p(\theta \mid x) - \log q(\theta \mid x)`: no sampler is needed. It is infinite
+    if the estimate has no density at some truth. Rows with NaN are counted.
 
     Args:
         exact_log_prob: Normalised exact log-density of the truth of each test pair, (N,), from
             ``problem.log_posterior(theta, x)``.
         log_prob: That of the estimate, normalised: ``measure(estimator, pairs).log_posterior``.
-
-    Returns:
-        Infinite if the estimate has no density at some truth. Rows with NaN are counted.
 
     >>> kl(torch.tensor([0.0, 0.4]), torch.tensor([-0.2, 0.2]))
     <KL 0.2 ± 0>
@@ -86,7 +76,7 @@ def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
     return Distance("KL", mean, spread / math.sqrt(len(kept)), math.nan, int((~valid).sum()))
 
 
-def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int = 0) -> Distance:
+def mmd(first: Any, second: Any, *, num_shuffles: int = 199, seed: int = 0) -> Distance:
     """Squared maximum mean discrepancy of two samples, unbiased, with a permutation test.
 
     The kernel is Gaussian, on parameters standardised by their pooled spread; its width is the
@@ -129,10 +119,13 @@ def mmd(first: Any, second: Any, *, num_shuffles: int = NUM_SHUFFLES, seed: int 
     return Distance("MMD²", float(seen), error, p_value, num_invalid)
 
 
-def c2st(first: Any, second: Any, *, num_folds: int = NUM_FOLDS, seed: int = 0) -> Distance:
+def c2st(first: Any, second: Any, *, num_folds: int = 5, seed: int = 0) -> Distance:
     """Accuracy of a classifier between two samples: 0.5 for equal, 1 for disjoint.
 
-    The larger sample is cut to the size of the smaller.
+    The classifier is the mean of a logistic regression on squares and products, the best there is
+    between normal distributions, and of boosted trees for the rest. On 1,000 draws it is closer
+    to the best possible accuracy than the network of the usual benchmarks, so its figures are a
+    little higher. The larger sample is cut to the size of the smaller.
 
     Args:
         first: Draws (N, D), of the exact posterior for instance.

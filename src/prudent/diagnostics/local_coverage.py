@@ -9,9 +9,8 @@ alpha changes most. On the other half, which had no part in the choice, every re
 - against the other regions: alphas are shuffled between regions, which changes nothing if
   coverage is the same everywhere. This p-value is exact.
 
-Features can be x, theta, or any summary of them. Regions of x are what an observer can use. In
-regions of theta even the exact posterior has coverage other than its level, because the truth
-chose the region: they show where errors come from, and are no judgement of the posterior.
+Regions of x are what an observer can use. In regions of theta even the exact posterior has
+coverage other than its level, because the truth chose the region: they are no judgement of it.
 """
 
 import math
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from prudent._extras import require
 from prudent._randomness import derive
-from prudent.diagnostics._bands import UniformPath, holm
+from prudent.diagnostics._bands import Array, holm, uniform_path
 from prudent.diagnostics.expected_coverage import LEVELS
 from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95, in_words
 from prudent.errors import DataError, InputError
@@ -38,7 +37,6 @@ NUM_SHUFFLES = 999
 # Numbers at a time in the shuffles.
 CHUNK = 2**20
 
-Array = NDArray[np.float64]
 Bounds = dict[str, tuple[float, float]]
 
 
@@ -160,7 +158,7 @@ def local_coverage(
     >>> print(local_coverage(alphas, x).regions[0])
     x[1] > 1.03: 90 % regions contain the truth 53 ± 6 % of the time (309 pairs)
     """
-    values, table, num_invalid, num_excluded = _clean(alphas, features)
+    values, table, *num_bad = _clean(alphas, features)
     if isinstance(names, str):
         names = [f"{names}[{index}]" for index in range(table.shape[1])]
     if len(names) != table.shape[1]:
@@ -183,13 +181,9 @@ def local_coverage(
     nodes, covered = tree.apply(table[tested]), covered[tested]
     bounds = {node: own for node, own in _leaves(tree.tree_, names).items() if node in nodes}
     inside = np.stack([nodes == node for node in bounds])
-    return LocalCoverage(
-        regions=tuple(_regions(covered, inside, [*bounds.values()], levels, level)),
-        p_same=_same_everywhere(covered, inside, levels, random),
-        num_pairs=len(tested),
-        num_invalid=num_invalid,
-        num_excluded=num_excluded,
-    )
+    regions = _regions(covered, inside, [*bounds.values()], levels, level)
+    p_same = _same_everywhere(covered, inside, levels, random)
+    return LocalCoverage(regions, p_same, len(tested), *num_bad)
 
 
 def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
@@ -230,11 +224,11 @@ def _leaves(
 
 def _regions(
     covered: Array, inside: NDArray[np.bool_], bounds: list[Bounds], levels: Array, level: float
-) -> list[Region]:
+) -> tuple[Region, ...]:
     """The regions, the worst first."""
     # The number of alphas of at least 1 - level is that of uniform values below level.
     counts = [covered[held].sum(axis=0).astype(np.int64) for held in inside]
-    paths = [UniformPath.at(int(held.sum()), tuple(levels)) for held in inside]
+    paths = [uniform_path(int(held.sum()), tuple(levels)) for held in inside]
     adjusted = holm(np.array([path.p_value(own) for path, own in zip(paths, counts, strict=True)]))
     regions = []
     for own, count, path, p_value in zip(bounds, counts, paths, adjusted, strict=True):
@@ -243,9 +237,8 @@ def _regions(
             at = int(pointwise.argmin())
         share = float(count[at] / path.number)
         error = NORMAL_95 * math.sqrt(max(share * (1 - share), 0.25 / path.number) / path.number)
-        region = Region(own, float(levels[at]), share, error, float(p_value), path.number)
-        regions.append(region)
-    return sorted(regions, key=lambda region: region.p_value)
+        regions.append(Region(own, float(levels[at]), share, error, float(p_value), path.number))
+    return tuple(sorted(regions, key=lambda region: region.p_value))
 
 
 def _same_everywhere(

@@ -20,6 +20,7 @@ from prudent._arrays import float32
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
+from prudent.datasets.pairs import finite_rows
 from prudent.diagnostics._bands import holm
 from prudent.diagnostics.verdict import ERROR_RATE
 from prudent.errors import DataError, InputError
@@ -27,7 +28,6 @@ from prudent.estimators.priors import log_prior
 
 Statistic = Callable[[Tensor], Tensor]
 
-NUM_SAMPLES = 1000
 MOST_COMPONENTS = 32
 
 
@@ -110,7 +110,7 @@ def predictive_check(
     x: Any,
     statistics: Mapping[str, Statistic] | None = None,
     *,
-    num_samples: int = NUM_SAMPLES,
+    num_samples: int = 1000,
     seed: int = 0,
     progress: Reporter = None,
 ) -> PredictiveCheck:
@@ -137,7 +137,7 @@ def predictive_check(
         raise DataError(
             f"expected `x` of shape (M, ...), got {tuple(data.shape)}. One observation? x[None]."
         )
-    if bad := int((~_finite_rows(data)).sum()):
+    if bad := int((~finite_rows(data)).sum()):
         raise DataError(
             f"{bad:,} of {len(data):,} observations hold NaN or infinity; there is nothing to "
             "compare with. Leave them out."
@@ -154,16 +154,12 @@ def predictive_check(
     return PredictiveCheck(tuple(chosen), *parts[:3], *parts[3])
 
 
-def _finite_rows(values: Tensor) -> Tensor:
-    return values.isfinite().flatten(1).all(dim=1)
-
-
 def _simulate(
     estimator: Estimator, problem: Simulates, x: Tensor, num_samples: int, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The finite simulations; the numbers of these, of draws outside and of bad simulations."""
     theta = estimator(x).sample((num_samples,)).squeeze(1)
-    finite = inside = _finite_rows(theta)
+    finite = inside = finite_rows(theta)
     # A foreign model may come without its prior.
     prior: Prior | None = getattr(estimator, "prior", None)
     if prior is not None:
@@ -174,7 +170,7 @@ def _simulate(
             "finite, the others lie outside the prior."
         )
     simulated = problem.simulate(theta[inside], stream)
-    valid = _finite_rows(simulated)
+    valid = finite_rows(simulated)
     if not bool(valid.any()):
         raise InputError(f"all {len(simulated):,} simulations hold NaN or infinity.")
     return simulated[valid], torch.stack([valid.sum(), (~inside).sum(), (~valid).sum()])

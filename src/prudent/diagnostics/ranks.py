@@ -9,11 +9,10 @@ forgotten once they are ranked, so memory does not grow with the number of pairs
 
 Draws that equal the truth in f are placed below or above it at random.
 
-Draws must be independent. The posterior of a ratio estimator draws by resampling a fixed number
-of weighted draws: where few of them carry weight, the same one comes many times. Then L draws are
-worth fewer, and ranks pile up at 0 and L as if the posterior were too narrow. The share of
-duplicates is reported, and ratio estimators get fewer draws by default. For draws from a Markov
-chain, ``thin`` keeps one in so many; it does not help against resampling.
+Draws must be independent. A ratio estimator draws by resampling a fixed number of weighted draws:
+where few of them carry weight, the same one comes many times, and ranks pile up at 0 and L as if
+the posterior were too narrow. The share of duplicates is reported, and ratio estimators get fewer
+draws by default. ``thin`` is for draws from a Markov chain; it does not help against resampling.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets.pairs import Pairs, finite
-from prudent.diagnostics._references import ReferenceDistance
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import log_prior
 
@@ -45,6 +43,9 @@ NUM_RESAMPLED = 100
 # Draws at a time: bounds memory, and activations of this many rows stay in cache.
 CHUNK = 2**14
 LOG_PROB, TARP_DISTANCE = NAMED = ("log_prob", "tarp")
+REFERENCES = ("prior", "uniform")
+# Draws that measure the spread and the box of a prior.
+NUM_PRIOR_DRAWS = 4096
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,6 @@ class Ranks:
         return replace(self, names=tuple(names), ranks=self.ranks[rows])
 
     @property
-    def size(self) -> str:
-        """The numbers of pairs and draws in words."""
-        return f"{self.num_pairs:,} pairs, {self.num_samples:,} draws"
-
-    @property
     def caveats(self) -> str:
         """What a reader of these ranks must know; empty if there is nothing."""
         notes = [
@@ -115,6 +111,63 @@ def parameters(dim: int, names: Sequence[str] | None = None) -> dict[str, TestFu
         return lambda theta, x: theta[..., index]
 
     return {name: coordinate(index) for index, name in enumerate(names)}
+
+
+class ReferenceDistance:
+    """The distance to a random point for each pair: a test function for ``posterior_ranks``.
+
+    Args:
+        prior: The prior, whose standard deviations scale the distances.
+        references: ``prior`` draws the points from the prior, ``uniform`` from the box that holds
+            some thousand prior draws; a function maps x (N, ...) to points (N, D). The points
+            must not depend on theta.
+        scale: Standard deviations (D,), if not those of the prior.
+        seed: The seed of the draws that measure the prior.
+
+    >>> from torch.distributions import Independent, Normal
+    >>> prior = Independent(Normal(torch.zeros(2), torch.tensor([1.0, 100.0])), 1)
+    >>> distance = ReferenceDistance(prior, lambda x: torch.zeros(len(x), 2), torch.tensor([1, 2]))
+    >>> distance(torch.tensor([[[3.0, 8.0]]]), torch.zeros(1, 1))
+    tensor([[5.]])
+    """
+
+    def __init__(
+        self,
+        prior: Prior | None,
+        references: str | Callable[[Tensor], Tensor] = "prior",
+        scale: Tensor | None = None,
+        seed: int = 0,
+    ) -> None:
+        if prior is None:
+            raise InputError(
+                "TARP measures distances in units of the prior's spread, and the estimator has no "
+                "prior; set its attribute `prior`, or pass a ReferenceDistance(prior)."
+            )
+        if isinstance(references, str) and references not in REFERENCES:
+            raise unknown_name("kind of reference points", references, REFERENCES)
+        self.prior, self.references = prior, references
+        with seeded(seed, "tarp prior"):
+            draws = prior.sample((NUM_PRIOR_DRAWS,))
+        self.low, self.high = draws.amin(dim=0), draws.amax(dim=0)
+        self.scale = draws.std(dim=0) if scale is None else scale
+        if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
+            raise InputError(f"`scale` is {self.scale.tolist()}; expected positive numbers.")
+
+    def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The distance of each ``theta`` (..., N, D) from the point of its row, (..., N)."""
+        if callable(self.references):
+            reference = self.references(x)
+        elif self.references == "prior":
+            reference = self.prior.sample((len(x),))
+        else:
+            reference = self.low + (self.high - self.low) * torch.rand(len(x), len(self.low))
+        if reference.shape != theta.shape[-2:]:
+            raise InputError(
+                f"expected reference points of shape {tuple(theta.shape[-2:])}, "
+                f"got {tuple(reference.shape)}."
+            )
+        distance: Tensor = torch.linalg.vector_norm((theta - reference) / self.scale, dim=-1)
+        return distance
 
 
 @torch.no_grad()
@@ -160,8 +213,7 @@ def posterior_ranks(
     number, draw = _source(estimator, num_samples, thin)
     # A foreign model may come without its prior; then leakage is not known.
     prior: Prior | None = getattr(estimator, "prior", None)
-    usual = parameters(pairs.theta.shape[1], names)
-    chosen = None if functions is None else _chosen(functions, prior, seed)
+    chosen: Functions = {}
     parts: list[Tensor] = []
     totals = torch.zeros(4, dtype=torch.float64)
     rows = max(1, CHUNK // (number * thin))
@@ -170,10 +222,11 @@ def posterior_ranks(
             posterior, draws = draw(batch)
             if draws.shape != (expected := (number, *batch.theta.shape)):
                 raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
-            if chosen is None:
+            if not chosen:
                 known = {LOG_PROB: hasattr(posterior, LOG_PROB), TARP_DISTANCE: prior is not None}
                 further = {name: name for name, able in known.items() if able}
-                chosen = _chosen({**usual, **further}, prior, seed)
+                usual: Functions = {**parameters(pairs.dim, names), **further}
+                chosen = _chosen(usual if functions is None else functions, prior, seed)
             ranks, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
             totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
@@ -187,26 +240,25 @@ def posterior_ranks(
             f"not finite, {int(bad_values):,} with a function that is NaN. Check the estimator."
         )
     share = 1 / (number * len(pairs))
-    names = tuple(chosen or ())
-    return Ranks(names, everything, number, invalid, duplicates * share, leaked * share)
+    return Ranks(tuple(chosen), everything, number, invalid, duplicates * share, leaked * share)
 
 
 def _source(
     estimator: Estimator | Tensor | NDArray[Any], num_samples: int | None, thin: int
 ) -> tuple[int, Callable[[Pairs], tuple[Posterior | None, Tensor]]]:
     """The number of draws per pair, and the posterior and the draws of a batch."""
-    if callable(estimator):
-        default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
-        number = whole("num_samples", default if num_samples is None else num_samples, 1)
-        all_draws = number * whole("thin", thin, 1)
+    thin = whole("thin", thin, 1)
+    if not callable(estimator):
+        kept = torch.as_tensor(estimator)[::thin]
+        return len(kept), lambda batch: (None, kept[:, batch.row_numbers])
+    default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
+    number = whole("num_samples", default if num_samples is None else num_samples, 1)
 
-        def draw(batch: Pairs) -> tuple[Posterior | None, Tensor]:
-            posterior = estimator(batch.x)
-            return posterior, posterior.sample((all_draws,))[::thin]
+    def draw(batch: Pairs) -> tuple[Posterior | None, Tensor]:
+        posterior = estimator(batch.x)
+        return posterior, posterior.sample((number * thin,))[::thin]
 
-        return number, draw
-    kept = torch.as_tensor(estimator)[:: whole("thin", thin, 1)]
-    return len(kept), lambda batch: (None, kept[:, batch.row_numbers])
+    return number, draw
 
 
 def _rank(

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent.diagnostics._bands import Counts, UniformPath, bin_band, holm, ks_p_value
+from prudent.diagnostics._bands import Array, Counts, UniformPath, holm, ks_p_value, uniform_path
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.verdict import ERROR_RATE
 
@@ -125,38 +125,39 @@ def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
     """
     others = [name for name in ranks.names if name != TARP_DISTANCE]
     ranks = ranks.select(others if names is None else names)
-    number = ranks.num_pairs
-    path, counts = rank_path(ranks)
-    lower, upper = (bound / number - path.points for bound in path.band(1 - ERROR_RATE))
-    p_values = path.p_value(counts)
+    points, curves, lower, upper, p_values = rank_curves(ranks)
     bars = _histogram(ranks)
     chi_square = ((bars.counts - bars.expected).square() / bars.expected).sum(dim=1)
     freedom = torch.full_like(chi_square, len(bars.expected) - 1)
     return SBC(
         ranks=ranks,
-        points=torch.from_numpy(path.points),
-        difference=torch.from_numpy(counts / number - path.points),
-        lower=torch.from_numpy(lower),
-        upper=torch.from_numpy(upper),
+        points=points,
+        difference=curves - points,
+        lower=lower - points,
+        upper=upper - points,
         histogram=bars,
-        p_values=torch.from_numpy(p_values),
+        p_values=p_values,
         p_chi_square=torch.special.gammaincc(freedom / 2, chi_square / 2),
         p_ks=_kolmogorov_smirnov(ranks),
-        adjusted=torch.from_numpy(holm(p_values)),
+        adjusted=torch.from_numpy(holm(p_values.numpy())),
     )
 
 
-def rank_path(ranks: Ranks) -> tuple[UniformPath, Counts]:
-    """The law of uniform ranks at up to 100 of their steps, and the counts below them, (K, P)."""
-    steps = _steps(ranks, min(MOST_POINTS, max(2, ranks.num_pairs)))
-    path = UniformPath.at(ranks.num_pairs, tuple(steps / (ranks.num_samples + 1)))
-    return path, _counts(ranks, steps)
+def rank_curves(ranks: Ranks) -> tuple[Tensor, ...]:
+    """Points (P,), shares of ranks below (K, P), ends of the uniform band (P,), p-values (K,)."""
+    number = ranks.num_pairs
+    points, counts = _at_steps(ranks, min(MOST_POINTS, max(2, number)))
+    path = uniform_path(number, tuple(points))
+    shares = (each / number for each in (counts, *path.band(1 - ERROR_RATE)))
+    parts = (points, *shares, path.p_value(counts))
+    return tuple(torch.from_numpy(part) for part in parts)
 
 
-def _steps(ranks: Ranks, most: int) -> Counts:
-    """At most so many ranks from 1 to L, evenly spread."""
+def _at_steps(ranks: Ranks, most: int) -> tuple[Array, Counts]:
+    """At most so many of the points j / (L + 1), (P,), and the counts of ranks below, (K, P)."""
     spread = np.linspace(1, ranks.num_samples, min(most, ranks.num_samples))
-    return np.unique(np.rint(spread).astype(np.int64))
+    steps = np.unique(np.rint(spread).astype(np.int64))
+    return steps / (ranks.num_samples + 1), _counts(ranks, steps)
 
 
 def _counts(ranks: Ranks, steps: Counts) -> Counts:
@@ -170,16 +171,16 @@ def _histogram(ranks: Ranks) -> Histogram:
     bins = max(2, min(MOST_BINS, values, number // 5))
     edges = np.rint(np.linspace(0, values, bins + 1)).astype(np.int64)
     shares = np.diff(edges) / values
-    lower, upper = bin_band(number, shares, 1 - ERROR_RATE)
+    # Bonferroni over the bins: of 20 pointwise intervals, one is left in two samples of three.
+    lower, upper = UniformPath(number, shares).bounds(ERROR_RATE / bins)
     parts = (edges, np.diff(_counts(ranks, edges), axis=1), lower, upper, number * shares)
     return Histogram(*(torch.from_numpy(part) for part in parts))
 
 
 def _kolmogorov_smirnov(ranks: Ranks) -> Tensor:
-    number, steps = ranks.num_pairs, _steps(ranks, MOST_STEPS)
-    points = steps / (ranks.num_samples + 1)
-    distance = np.abs(_counts(ranks, steps) - number * points).max(axis=1)
-    values = [ks_p_value(number, points, worst) for worst in distance.tolist()]
+    points, counts = _at_steps(ranks, MOST_STEPS)
+    distance = np.abs(counts - ranks.num_pairs * points).max(axis=1)
+    values = [ks_p_value(ranks.num_pairs, points, worst) for worst in distance.tolist()]
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -191,7 +192,8 @@ def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
 def rank_verdict(ranks: Ranks, p_value: float, defect: str, of: str = "") -> str:
     """A line that names the defect if the p-value is small, with the evidence and its caveats."""
     text = f"not calibrated{defect}" if p_value < ERROR_RATE else "no defect seen"
-    text += f" (p = {p_value:.2g}{of}; {ranks.size})"
+    size = f"{ranks.num_pairs:,} pairs, {ranks.num_samples:,} draws"
+    text += f" (p = {p_value:.2g}{of}; {size})"
     return f"{text}; {ranks.caveats}" if ranks.caveats else text
 
 

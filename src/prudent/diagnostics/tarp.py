@@ -5,9 +5,8 @@ inside is its credibility. For the exact posterior that share is uniform, as lon
 without looking at the truth: it is the rank of the distance to r, in units of the prior's standard
 deviation, so that no parameter dominates by its unit. No density is needed.
 
-Points that ignore x, the usual choice, cannot tell the prior from the posterior, and see a shift
-only through balls that happen to lie on one side. Points that follow x, ``ReferenceDistance(prior,
-lambda x: ...)``, see both. A reference point far away turns balls into half-spaces.
+Points that ignore x, the usual choice, cannot tell the prior from the posterior, and hardly see a
+shift. Points that follow x, ``ReferenceDistance(prior, lambda x: ...)``, see both.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.sbc import describe, plain, rank_path, rank_verdict
+from prudent.diagnostics.sbc import describe, plain, rank_curves, rank_verdict
 from prudent.diagnostics.verdict import ERROR_RATE
 
 NUM_BOOTSTRAPS = 1000
@@ -90,22 +89,13 @@ def tarp(ranks: Ranks, name: str = TARP_DISTANCE, *, seed: int = 0) -> TARP:
     """
     ranks = ranks.select([name])
     number = ranks.num_pairs
-    path, (counts,) = rank_path(ranks)
-    curve = counts / number
-    lower, upper = path.band(1 - ERROR_RATE)
+    levels, (coverage,), least, most, p_value = rank_curves(ranks)
+    counts = torch.round(number * coverage).long().numpy()
     # Resampling pairs is a multinomial draw of the number of pairs between the levels.
     shares = np.diff(counts, prepend=0, append=number) / number
     random = np.random.default_rng(derive(seed, "tarp bootstrap"))
     resampled = random.multinomial(number, shares, size=NUM_BOOTSTRAPS).cumsum(axis=1)[:, :-1]
     distance = np.abs(resampled - counts).max(axis=1)
     half = float(np.quantile(distance, 1 - ERROR_RATE)) / number
-    return TARP(
-        levels=torch.from_numpy(path.points),
-        coverage=torch.from_numpy(curve),
-        lower=torch.from_numpy((curve - half).clip(min=0)),
-        upper=torch.from_numpy((curve + half).clip(max=1)),
-        uniform_lower=torch.from_numpy(lower / number),
-        uniform_upper=torch.from_numpy(upper / number),
-        p_value=float(path.p_value(counts)),
-        ranks=ranks,
-    )
+    lower, upper = (coverage - half).clip(min=0), (coverage + half).clip(max=1)
+    return TARP(levels, coverage, lower, upper, least, most, float(p_value), ranks)
