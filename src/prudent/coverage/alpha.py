@@ -58,18 +58,6 @@ def alpha(
     tensor([0.7500, 0.2500])
     """
     _check(log_prob, sample_log_prob, log_weight, indicator)
-    return unchecked_alpha(log_prob, sample_log_prob, log_weight, indicator, midpoint=midpoint)
-
-
-def unchecked_alpha(
-    log_prob: Tensor,
-    sample_log_prob: Tensor,
-    log_weight: Tensor | None,
-    indicator: str,
-    *,
-    midpoint: bool,
-) -> Tensor:
-    """:func:`alpha` for arguments that are known to be right."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and indicator != "hard"):
         lower = below(sample_log_prob, log_prob, indicator)
         if midpoint:
