@@ -75,13 +75,9 @@ def alpha(
 
 
 def effective_size(weight: Tensor) -> Tensor:
-    r"""The effective sample size of weighted draws, :math:`1 / \sum_j w_j^2`.
+    r"""The effective sample size (N,) of L weighted draws, :math:`1 / \sum_j w_j^2`.
 
-    Args:
-        weight: Weights (L, N) that sum to one over the L draws.
-
-    Returns:
-        A number between 1 and L for each observation, (N,).
+    The weights (L, N) sum to one over the draws, so that it lies between 1 and L.
 
     >>> effective_size(torch.tensor([[0.5], [0.5], [0.0]]))
     tensor([2.])

@@ -15,22 +15,18 @@ Instead of their mean square, the differences can be reduced to their mean size 
 """
 
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
 from prudent._settings import whole
-from prudent.contracts import Evaluation, PerPair, Rows
+from prudent.contracts import Evaluation, PerPair, Posterior, Rows
 from prudent.coverage.alpha import alpha, effective_size
 from prudent.coverage.proposals import check_proposal, draw
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
-
-
-class _LogProb(Protocol):
-    def log_prob(self, theta: Tensor) -> Tensor: ...
 
 
 def penalty(
@@ -200,7 +196,7 @@ class CoveragePenalty(nn.Module):
             prior, num_samples, target, indicator="density", computation="sort", levels="upper"
         )
 
-    def forward(self, posterior: _LogProb, theta: Tensor) -> Tensor:
+    def forward(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The penalty of a batch.
 
         Args:
@@ -209,7 +205,7 @@ class CoveragePenalty(nn.Module):
         """
         return self.evaluate(posterior, theta).value
 
-    def evaluate(self, posterior: _LogProb, theta: Tensor) -> Evaluation:
+    def evaluate(self, posterior: Posterior, theta: Tensor) -> Evaluation:
         """The penalty of a batch, with ``effective_samples`` and ``shortfall`` as its figures.
 
         The arguments are those of :meth:`forward`.
@@ -232,7 +228,7 @@ class CoveragePenalty(nn.Module):
         }
         return Evaluation(self.penalty(alphas), figures)
 
-    def _log_probs(self, posterior: _LogProb, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _log_probs(self, posterior: Posterior, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-densities of the nominal (N,) and of the draws, and log weights, (L, N) each."""
         draws, log_proposal = draw(self.proposal, posterior, self.num_samples, theta)
         # One call for the nominal and all draws: the posterior is evaluated once per step.
@@ -256,7 +252,7 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
 
 
-def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
+def _thin(posterior: Posterior, theta: Tensor, fraction: float) -> tuple[Posterior, Tensor]:
     """A random share of the pairs."""
     if not isinstance(posterior, Rows):
         raise InputError(
