@@ -14,8 +14,11 @@ from typing import Any
 Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
-def attach(package: str, file: str) -> Attached:
-    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package, by its name and its file."""
+def attach(package: str, file: str, *own: str) -> Attached:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package, by its name and its file.
+
+    Names of its ``own``, which need no import, are listed with the others.
+    """
     places: dict[str, str] = {}
     for block in ast.parse(Path(file).read_text(encoding="utf-8")).body:
         for line in block.body if isinstance(block, ast.If) else ():
@@ -29,4 +32,5 @@ def attach(package: str, file: str) -> Attached:
             return importlib.import_module(f"{package}.{name}")
         return getattr(importlib.import_module(places[name]), name)
 
-    return load, lambda: sorted(places), sorted(places)
+    names = sorted({*own, *places})
+    return load, lambda: names, names

@@ -58,18 +58,6 @@ def alpha(
     tensor([0.7500, 0.2500])
     """
     _check(log_prob, sample_log_prob, log_weight, indicator)
-    return unchecked_alpha(log_prob, sample_log_prob, log_weight, indicator, midpoint=midpoint)
-
-
-def unchecked_alpha(
-    log_prob: Tensor,
-    sample_log_prob: Tensor,
-    log_weight: Tensor | None,
-    indicator: str,
-    *,
-    midpoint: bool,
-) -> Tensor:
-    """:func:`alpha` for arguments that are known to be right."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and indicator != "hard"):
         lower = below(sample_log_prob, log_prob, indicator)
         if midpoint:
@@ -87,13 +75,9 @@ def unchecked_alpha(
 
 
 def effective_size(weight: Tensor) -> Tensor:
-    r"""The effective sample size of weighted draws, :math:`1 / \sum_j w_j^2`.
+    r"""The effective sample size (N,) of L weighted draws, :math:`1 / \sum_j w_j^2`.
 
-    Args:
-        weight: Weights (L, N) that sum to one over the L draws.
-
-    Returns:
-        A number between 1 and L for each observation, (N,).
+    The weights (L, N) sum to one over the draws, so that it lies between 1 and L.
 
     >>> effective_size(torch.tensor([[0.5], [0.5], [0.0]]))
     tensor([2.])

@@ -14,22 +14,19 @@ should be a, :math:`e_k = F_N(a_k) - a_k`, where the count is a straight-through
 Instead of their mean square, the differences can be reduced to their mean size or to the largest.
 """
 
-from typing import Any, NamedTuple, Protocol, Self
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
 from prudent._settings import whole
-from prudent.contracts import Evaluation, PerPair, Rows
-from prudent.coverage.alpha import effective_size, unchecked_alpha
+from prudent.contracts import Evaluation, PerPair, Posterior, Rows
+from prudent.coverage.alpha import alpha, effective_size
 from prudent.coverage.proposals import check_proposal, draw
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
-
-
-class _LogProb(Protocol):
-    def log_prob(self, theta: Tensor) -> Tensor: ...
 
 
 def penalty(
@@ -67,57 +64,38 @@ def penalty(
         raise InputError(f"expected `alpha` as a floating-point tensor of shape (N,), got {came}.")
     if alpha.shape[0] == 0:
         raise InputError("expected at least one alpha, got an empty tensor.")
-    return _Settings.of(target, computation, levels, distance)(alpha)
+    blend = _check(target, computation, levels, distance)
+    grid = _grid(levels, alpha)
+    if computation == "sort":
+        # Many alphas are exactly 0; a stable sort gives each of them a defined gradient.
+        excess = grid - alpha.sort(stable=True).values
+    else:
+        counted = (alpha <= grid[:, None]).to(alpha.dtype)
+        excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
+        excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
+    conservative, calibrated = _reduce(excess.relu(), distance), _reduce(excess, distance)
+    return (1 - blend) * conservative + blend * calibrated
 
 
-class _Settings(NamedTuple):
-    """The checked settings of a penalty."""
-
-    blend: float
-    computation: str
-    levels: str | Tensor
-    distance: str
-
-    @classmethod
-    def of(
-        cls, target: str | float, computation: str, levels: str | Tensor, distance: str
-    ) -> Self:
-        """Refuse what :func:`penalty` does not know."""
-        blend = _blend(target)
-        if computation not in COMPUTATIONS:
-            raise unknown_name("computation", computation, COMPUTATIONS)
-        if distance not in DISTANCES:
-            raise unknown_name("distance", distance, DISTANCES)
-        if not isinstance(levels, Tensor):
-            if levels not in LEVELS:
-                raise unknown_name("levels", levels, LEVELS)
-        elif computation != "direct" or levels.ndim != 1 or len(levels) == 0:
-            raise InputError(
-                "`levels` as a tensor must be one-dimensional and goes with "
-                f'computation="direct"; got shape {tuple(levels.shape)} with "{computation}".'
-            )
-        return cls(blend, computation, levels, distance)
-
-    def __call__(self, alpha: Tensor) -> Tensor:
-        """The penalty of alphas that are known to be right."""
-        grid = _grid(self.levels, alpha)
-        if self.computation == "sort":
-            # Many alphas are exactly 0; a stable sort gives each of them a defined gradient.
-            excess = grid - alpha.sort(stable=True).values
-        else:
-            counted = (alpha <= grid[:, None]).to(alpha.dtype)
-            excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
-            excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
-        conservative, calibrated = self._reduce(excess.relu()), self._reduce(excess)
-        return (1 - self.blend) * conservative + self.blend * calibrated
-
-    def _reduce(self, excess: Tensor) -> Tensor:
-        if self.distance == "squared":
-            return excess.square().mean()
-        return excess.abs().mean() if self.distance == "absolute" else excess.abs().max()
+def _reduce(excess: Tensor, distance: str) -> Tensor:
+    if distance == "squared":
+        return excess.square().mean()
+    return excess.abs().mean() if distance == "absolute" else excess.abs().max()
 
 
-def _blend(target: str | float) -> float:
+def _check(target: str | float, computation: str, levels: str | Tensor, distance: str) -> float:
+    """Refuse what :func:`penalty` does not know; return the weight of the calibrated target."""
+    choices = [("computation", computation, COMPUTATIONS), ("distance", distance, DISTANCES)]
+    if not isinstance(levels, Tensor):
+        choices.append(("levels", levels, LEVELS))
+    elif computation == "sort" or levels.ndim != 1 or len(levels) == 0:
+        raise InputError(
+            "`levels` as a tensor must be one-dimensional and goes with "
+            f'computation="direct"; got shape {tuple(levels.shape)} with "{computation}".'
+        )
+    for kind, name, known in choices:
+        if name not in known:
+            raise unknown_name(kind, name, known)
     if isinstance(target, str):
         if target not in TARGETS:
             raise unknown_name("target", target, TARGETS, "Or a number in [0, 1].")
@@ -204,8 +182,10 @@ class CoveragePenalty(nn.Module):
         self.indicator = indicator
         self.fraction = fraction
         self.midpoint = midpoint
-        # All settings are checked here, once, and not in each training step.
-        self.settings = _Settings.of(target, computation, levels, distance)
+        self.penalty = partial(
+            penalty, target=target, computation=computation, levels=levels, distance=distance
+        )
+        self.penalty(torch.ones(1))  # refuses settings that are unknown, before the first step
 
     @classmethod
     def paper(
@@ -216,7 +196,7 @@ class CoveragePenalty(nn.Module):
             prior, num_samples, target, indicator="density", computation="sort", levels="upper"
         )
 
-    def forward(self, posterior: _LogProb, theta: Tensor) -> Tensor:
+    def forward(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The penalty of a batch.
 
         Args:
@@ -225,7 +205,7 @@ class CoveragePenalty(nn.Module):
         """
         return self.evaluate(posterior, theta).value
 
-    def evaluate(self, posterior: _LogProb, theta: Tensor) -> Evaluation:
+    def evaluate(self, posterior: Posterior, theta: Tensor) -> Evaluation:
         """The penalty of a batch, with ``effective_samples`` and ``shortfall`` as its figures.
 
         The arguments are those of :meth:`forward`.
@@ -237,8 +217,8 @@ class CoveragePenalty(nn.Module):
         if self.training and self.fraction < 1:
             posterior, theta = _thin(posterior, theta, self.fraction)
         nominal, sample, log_weight = self._log_probs(posterior, theta)
-        alphas = unchecked_alpha(
-            nominal, sample, log_weight, self.indicator, midpoint=self.midpoint
+        alphas = alpha(
+            nominal, sample, log_weight, indicator=self.indicator, midpoint=self.midpoint
         )
         # Weights that are all zero are worth one draw.
         size = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
@@ -246,9 +226,9 @@ class CoveragePenalty(nn.Module):
             "effective_samples": size.mean(),
             "shortfall": PerPair(alphas.detach(), largest_gap),
         }
-        return Evaluation(self.settings(alphas), figures)
+        return Evaluation(self.penalty(alphas), figures)
 
-    def _log_probs(self, posterior: _LogProb, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _log_probs(self, posterior: Posterior, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-densities of the nominal (N,) and of the draws, and log weights, (L, N) each."""
         draws, log_proposal = draw(self.proposal, posterior, self.num_samples, theta)
         # One call for the nominal and all draws: the posterior is evaluated once per step.
@@ -272,7 +252,7 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
 
 
-def _thin(posterior: _LogProb, theta: Tensor, fraction: float) -> tuple[_LogProb, Tensor]:
+def _thin(posterior: Posterior, theta: Tensor, fraction: float) -> tuple[Posterior, Tensor]:
     """A random share of the pairs."""
     if not isinstance(posterior, Rows):
         raise InputError(

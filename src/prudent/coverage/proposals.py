@@ -1,11 +1,9 @@
 """The proposals that the draws of the coverage penalty come from."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from prudent._choices import MODELS
 from prudent.contracts import Reparametrized, SampleAndLogProb
@@ -31,8 +29,11 @@ def draw(
         with torch.no_grad():
             if proposal == "model":
                 draws = posterior.sample((num_samples,))
+            elif isinstance(proposal, SampleAndLogProb):
+                draws, log_proposal = proposal.sample_and_log_prob((num_samples, len(theta)))
             else:
-                draws, log_proposal = _sample_and_log_prob(proposal, (num_samples, len(theta)))
+                draws = proposal.sample((num_samples, len(theta)))
+                log_proposal = proposal.log_prob(draws)
     if draws.shape != (num_samples, *theta.shape):
         raise InputError(
             f"expected the proposal to draw {(num_samples, *theta.shape)} to match "
@@ -42,29 +43,31 @@ def draw(
     return draws.to(theta), log_proposal
 
 
-def _sample_and_log_prob(proposal: Any, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    if isinstance(proposal, SampleAndLogProb):
-        return proposal.sample_and_log_prob(tuple(shape))
-    draws = proposal.sample(shape)
-    return draws, proposal.log_prob(draws)
-
-
 def check_proposal(proposal: Any) -> None:
     """Refuse what cannot serve as a proposal."""
     if isinstance(proposal, str):
         if proposal not in MODELS:
             raise unknown_name("proposal", proposal, MODELS, "Or pass a torch distribution.")
-    elif isinstance(proposal, Distribution):
-        if proposal.batch_shape or len(proposal.event_shape) != 1:
-            raise InputError(
-                "expected a proposal with event_shape (D,) and no batch_shape, got event_shape "
-                f"{tuple(proposal.event_shape)} and batch_shape {tuple(proposal.batch_shape)}. "
-                "Wrap it: torch.distributions.Independent(proposal, 1)."
-            )
     elif not isinstance(proposal, SampleAndLogProb):
-        missing = [name for name in ("sample", "log_prob") if not hasattr(proposal, name)]
-        if missing:
-            raise InputError(
-                f"the proposal ({type(proposal).__name__}) has no `{'`, `'.join(missing)}`; "
-                "pass a torch distribution, the prior for instance."
-            )
+        trial_draws(proposal, "proposal")
+
+
+def trial_draws(found: Any, role: str) -> Tensor:
+    """Two draws (2, D) of what is to serve as a prior or proposal, refused if it cannot."""
+    missing = [name for name in ("sample", "log_prob") if not callable(getattr(found, name, None))]
+    if missing:
+        raise InputError(
+            f"the {role} ({type(found).__name__}) has no `{'`, `'.join(missing)}`; "
+            "expected a torch distribution over theta, such as "
+            "torch.distributions.Independent(torch.distributions.Uniform(low, high), 1)."
+        )
+    with torch.random.fork_rng(devices=()):
+        draws = found.sample((2,))
+    if not isinstance(draws, Tensor) or draws.ndim != 2 or found.log_prob(draws).shape != (2,):
+        came = tuple(draws.shape) if isinstance(draws, Tensor) else type(draws).__name__
+        raise InputError(
+            f"expected a {role} over D parameters: sample((2,)) of shape (2, D) and log_prob of "
+            f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
+            f"it: torch.distributions.Independent({role}, 1)."
+        )
+    return draws

@@ -38,15 +38,11 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(hard: Tensor, surrogate: Tensor, clip: float = math.inf) -> Tensor:
-    """The value of ``hard`` with the gradient of ``surrogate``.
+    """The value of ``hard`` with the gradient of ``surrogate``, of the same shape.
 
-    The value of the surrogate is never used, so it may be infinite.
-
-    Args:
-        hard: The tensor whose value is taken.
-        surrogate: The tensor whose gradient is taken, of the same shape.
-        clip: The incoming gradient is clipped to [-clip, clip] first. The authors' code does so
-            with 1 and calls it a hard tanh; with its batch of 128 and weight of 5 it never acts.
+    The value of the surrogate is never used, so it may be infinite. The incoming gradient is
+    clipped to [-clip, clip] first. The authors' code does so with 1 and calls it a hard tanh; with
+    its batch of 128 and weight of 5 it never acts.
     """
     value: Tensor = _StraightThrough.apply(hard, surrogate, clip)
     return value

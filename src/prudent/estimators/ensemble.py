@@ -5,22 +5,62 @@ minus :math:`\ln K`. Ratios are averaged in the same way before they meet the pr
 over-confident members are wider than each of them where the members disagree.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError
-from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
-from prudent.estimators.importance import SamplingReport
-from prudent.estimators.priors import log_prior
+from prudent.estimators.base import NeuralEstimator, Saved
+from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.sampling import draw
 from prudent.history import History
+
+
+class EnsemblePosterior(RatioPosterior):
+    """The average of the members' posteriors for N observations.
+
+    Attributes:
+        sampling: The report of the last :meth:`sample` from ratios, None before.
+    """
+
+    def __init__(self, estimator: "Ensemble", parts: Sequence[Any]) -> None:
+        super().__init__(estimator, parts[0].features)
+        self.parts = parts
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        return _log_mean([part.log_ratio(theta) for part in self.parts])
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalized."""
+        if not self.estimator.normalized:
+            return super().log_prob(theta)
+        return _log_mean([part.log_prob(theta) for part in self.parts])
+
+    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
+        """Draw ``(*sample_shape, N, D)``; for ratios by a ``method`` as of ``sampling.draw``."""
+        if not self.estimator.normalized:
+            draws, self.sampling = draw(
+                self, self.estimator.prior, sample_shape, method, like=self.features
+            )
+            return draws
+        # Each draw comes from a member chosen at random.
+        shape = tuple(sample_shape)
+        drawn = torch.stack([part.sample(shape) for part in self.parts])
+        choice = torch.randint(len(self.parts), (1, *shape, len(self), 1)).to(drawn.device)
+        return drawn.take_along_dim(choice, dim=0).squeeze(0)
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The posteriors of some observations; nothing is embedded again."""
+        return type(self)(self.estimator, [part.rows(index) for part in self.parts])
+
+
+def _log_mean(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).logsumexp(dim=0) - math.log(len(values))
 
 
 class Ensemble(Saved):
@@ -81,48 +121,3 @@ class Ensemble(Saved):
     def __repr__(self) -> str:
         method = self.info.get("method", self.members[0].kind)
         return f"<Ensemble of {len(self)} {method}: theta ({self.dim},), x {self.x_shape}>"
-
-
-class EnsemblePosterior(NeuralPosterior):
-    """The average of the members' posteriors for N observations.
-
-    Attributes:
-        sampling: The report of the last :meth:`sample` from ratios, None before.
-    """
-
-    sampling: SamplingReport | None = None
-
-    def __init__(self, estimator: Ensemble, parts: Sequence[Any]) -> None:
-        super().__init__(estimator, parts[0].features)
-        self.parts = parts
-
-    def log_ratio(self, theta: Tensor) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        return _log_mean([part.log_ratio(theta) for part in self.parts])
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalized."""
-        if not self.estimator.normalized:
-            return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
-        return _log_mean([part.log_prob(theta) for part in self.parts])
-
-    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; for ratios by a ``method`` as of ``sampling.draw``."""
-        if not self.estimator.normalized:
-            draws, self.sampling = draw(
-                self, self.estimator.prior, sample_shape, method, like=self.features
-            )
-            return draws
-        # Each draw comes from a member chosen at random.
-        shape = tuple(sample_shape)
-        drawn = torch.stack([part.sample(shape) for part in self.parts])
-        choice = torch.randint(len(self.parts), (1, *shape, len(self), 1)).to(drawn.device)
-        return drawn.take_along_dim(choice, dim=0).squeeze(0)
-
-    def rows(self, index: Tensor | slice) -> EnsemblePosterior:
-        """The posteriors of some observations; nothing is embedded again."""
-        return EnsemblePosterior(self.estimator, [part.rows(index) for part in self.parts])
-
-
-def _log_mean(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).logsumexp(dim=0) - math.log(len(values))

@@ -159,16 +159,13 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, normalized: bool) -> None:
         super().__init__()
-
-        def normalize() -> nn.Module:
-            return nn.BatchNorm2d(outputs) if normalized else nn.Identity()
-
+        normalize = nn.BatchNorm2d if normalized else nn.Identity  # which takes any argument
         self.convolutions = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
-            normalize(),
+            normalize(outputs),
             nn.LeakyReLU(),
             nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-            normalize(),
+            normalize(outputs),
         )
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or inputs != outputs:

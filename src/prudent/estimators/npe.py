@@ -4,8 +4,6 @@ The flow is zuko's neural spline flow in coupling form, on standardized theta; d
 the original units. Its support is the whole space: it can leak outside a bounded prior.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -24,6 +22,57 @@ NUM_BINS = 10
 NUM_CONTEXT = 10
 # Draws of each observation by which our splines are compared with zuko's.
 NUM_COMPARED = 2
+
+
+class FlowPosterior(NeuralPosterior):
+    """A flow conditioned on N observations; normalized over the whole space."""
+
+    def _flow(self) -> zuko.distributions.NormalizingFlow:
+        flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
+        return flow
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Log-density at ``theta`` (..., N, D), as (..., N)."""
+        scale = self.estimator.theta_scale
+        value: Tensor = self._flow().log_prob(scale(theta)) - scale.log_scale()
+        return value
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+
+    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
+        draws = self._flow().rsample(torch.Size(sample_shape))
+        theta: Tensor = self.estimator.theta_scale.inverse(draws)
+        return theta
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
+        """Draw ``(*sample_shape, N, D)``."""
+        return self.rsample(sample_shape)
+
+    @torch.no_grad()
+    def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+        """Draws and their log-density, at the cost of the draws alone."""
+        return self._unscaled(*self._flow().rsample_and_log_prob(torch.Size(sample_shape)))
+
+    @torch.no_grad()
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
+        flow = self._flow()
+        if self.estimator.dim > 1 and self.estimator.hidden:
+            draws, log_prob = _couplings.from_noise(self.estimator.head, self.features, noise)
+            some = flow.log_prob(draws[:NUM_COMPARED])
+            if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
+                return self._unscaled(draws, log_prob)
+        draws, log_volume = flow.transform.inv.call_and_ladj(noise)
+        return self._unscaled(draws, flow.base.log_prob(noise) - log_volume)
+
+    def _unscaled(self, draws: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardized draws and their log-density, in the units of theta."""
+        scale = self.estimator.theta_scale
+        return scale.inverse(draws), log_prob - scale.log_scale()
 
 
 class FlowEstimator(NeuralEstimator):
@@ -62,52 +111,3 @@ class FlowEstimator(NeuralEstimator):
     def forward(self, x: Tensor) -> FlowPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         return FlowPosterior(self, self.embed(x))
-
-
-class FlowPosterior(NeuralPosterior):
-    """A flow conditioned on N observations; normalized over the whole space."""
-
-    def _flow(self) -> zuko.distributions.NormalizingFlow:
-        flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
-        return flow
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """Log-density at ``theta`` (..., N, D), as (..., N)."""
-        scale = self.estimator.theta_scale
-        value: Tensor = self._flow().log_prob(scale(theta)) - scale.log_scale()
-        return value
-
-    def log_ratio(self, theta: Tensor) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
-
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
-        draws = self._flow().rsample(torch.Size(sample_shape))
-        theta: Tensor = self.estimator.theta_scale.inverse(draws)
-        return theta
-
-    @torch.no_grad()
-    def sample(self, sample_shape: Shape = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``."""
-        return self.rsample(sample_shape)
-
-    @torch.no_grad()
-    def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
-        """Draws and their log-density, at the cost of the draws alone."""
-        scale = self.estimator.theta_scale
-        draws, log_prob = self._flow().rsample_and_log_prob(torch.Size(sample_shape))
-        return scale.inverse(draws), log_prob - scale.log_scale()
-
-    @torch.no_grad()
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
-        scale, flow = self.estimator.theta_scale, self._flow()
-        if self.estimator.dim > 1 and self.estimator.hidden:
-            draws, log_prob = _couplings.from_noise(self.estimator.head, self.features, noise)
-            some = flow.log_prob(draws[:NUM_COMPARED])
-            if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
-                return scale.inverse(draws), log_prob - scale.log_scale()
-        draws, log_volume = flow.transform.inv.call_and_ladj(noise)
-        log_prob = flow.base.log_prob(noise) - log_volume
-        return scale.inverse(draws), log_prob - scale.log_scale()

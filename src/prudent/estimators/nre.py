@@ -4,8 +4,6 @@ Its logit converges to :math:`\log r(\theta, x) = \log p(\theta \mid x) - \log p
 the posterior is the prior times the ratio. The product is only approximately normalized.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,29 +14,6 @@ from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import draw
-
-
-class RatioEstimator(NeuralEstimator):
-    """The log ratio as a network of standardized theta and embedded x.
-
-    The head is the paper's: six hidden layers of 256 with SELU.
-    """
-
-    kind = "nre"
-    normalized = False
-    default_hidden = (256,) * 6
-
-    def default_embedding(self) -> dict[str, Any]:
-        """The observation itself."""
-        return {"kind": "flatten"}
-
-    def make_head(self, num_features: int) -> nn.Module:
-        """Layers on theta and features."""
-        return MLP(self.dim + num_features, 1, self.hidden)
-
-    def forward(self, x: Tensor) -> RatioPosterior:
-        """The posteriors given ``x`` ``(N, *x_shape)``."""
-        return RatioPosterior(self, self.embed(x))
 
 
 class RatioPosterior(NeuralPosterior):
@@ -69,3 +44,26 @@ class RatioPosterior(NeuralPosterior):
             self, self.estimator.prior, sample_shape, method, like=self.features
         )
         return draws
+
+
+class RatioEstimator(NeuralEstimator):
+    """The log ratio as a network of standardized theta and embedded x.
+
+    The head is the paper's: six hidden layers of 256 with SELU.
+    """
+
+    kind = "nre"
+    normalized = False
+    default_hidden = (256,) * 6
+
+    def default_embedding(self) -> dict[str, Any]:
+        """The observation itself."""
+        return {"kind": "flatten"}
+
+    def make_head(self, num_features: int) -> nn.Module:
+        """Layers on theta and features."""
+        return MLP(self.dim + num_features, 1, self.hidden)
+
+    def forward(self, x: Tensor) -> RatioPosterior:
+        """The posteriors given ``x`` ``(N, *x_shape)``."""
+        return RatioPosterior(self, self.embed(x))

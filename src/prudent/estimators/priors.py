@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
-from prudent._randomness import seeded
 from prudent.contracts import Prior
+from prudent.coverage.proposals import trial_draws
 from prudent.errors import InputError, StoreError, one_line
 
 # Parameters that rebuild each distribution; only these are read from files.
@@ -55,22 +55,7 @@ class Product(Distribution):
 
 def check_prior(prior: Any, role: str = "prior") -> int:
     """Refuse what cannot serve as a prior or proposal; return its number of parameters."""
-    missing = [name for name in ("sample", "log_prob") if not callable(getattr(prior, name, None))]
-    if missing:
-        raise InputError(
-            f"the {role} ({type(prior).__name__}) has no `{'`, `'.join(missing)}`; expected a "
-            "torch distribution over theta, such as "
-            "torch.distributions.Independent(torch.distributions.Uniform(low, high), 1)."
-        )
-    with seeded(0):
-        draws = prior.sample((2,))
-    if not isinstance(draws, Tensor) or draws.ndim != 2 or prior.log_prob(draws).shape != (2,):
-        came = tuple(draws.shape) if isinstance(draws, Tensor) else type(draws).__name__
-        raise InputError(
-            f"expected a {role} over D parameters: sample((2,)) of shape (2, D) and log_prob of "
-            f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
-            "it: torch.distributions.Independent(prior, 1)."
-        )
+    draws = trial_draws(prior, role)
     if draws.device.type != "cpu":
         raise InputError(
             f"the {role} draws on {draws.device}; make it on the CPU. Its draws and densities "

@@ -39,12 +39,9 @@ DESCRIPTIONS = {
     "weinberg": "one factor of an electron-positron collision, 20 angles",
 }
 
-__getattr__, _, _lazy_names = attach(__name__, __file__)
-__all__ = ["DESCRIPTIONS", "check", "get", "names", "source_digest", *_lazy_names]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = attach(
+    __name__, __file__, "DESCRIPTIONS", "check", "get", "names", "source_digest"
+)
 
 
 def names() -> list[str]:

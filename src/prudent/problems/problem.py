@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,8 @@ from prudent._randomness import generator, numpy_seeded, seeded
 from prudent.errors import DataError, InputError, one_line
 
 Simulator = Callable[[Tensor, torch.Generator], Tensor]
+# Arrays: a cached tensor would carry the grad mode of the first call into later ones.
+_rule = cache(np.polynomial.legendre.leggauss)
 
 
 def box(low: list[float], high: list[float]) -> Distribution:
@@ -32,6 +35,21 @@ def box(low: list[float], high: list[float]) -> Distribution:
     torch.Size([2])
     """
     return Independent(Uniform(torch.tensor(low), torch.tensor(high)), 1)
+
+
+def gauss_legendre(lower: Tensor, upper: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights ``(num_nodes, *shape)`` on the intervals [lower, upper], in float64.
+
+    Polynomials up to degree 2 num_nodes - 1 are exact. An empty interval has weights 0.
+
+    >>> node, weight = gauss_legendre(torch.tensor(0.0), torch.tensor(3.0), 4)
+    >>> round(float((weight * node**2).sum()), 12)
+    9.0
+    """
+    lower, upper = torch.broadcast_tensors(lower.double(), upper.double())
+    node, weight = (torch.tensor(part).view(-1, *[1] * lower.ndim) for part in _rule(num_nodes))
+    half = (upper - lower) / 2
+    return lower + half * (node + 1), half * weight
 
 
 @dataclass(frozen=True)
@@ -73,14 +91,10 @@ class Problem:
         return len(self.parameter_names)
 
     def simulate(self, theta: Tensor, generator: torch.Generator) -> Tensor:
-        """Simulate one observation for each row of ``theta``.
+        """Observations ``(N, *x_shape)`` in float32, one for each row of ``theta`` (N, D).
 
-        Args:
-            theta: Parameters (N, D), inside the prior's support.
-            generator: A CPU generator; the same state gives the same observations.
-
-        Returns:
-            ``x`` ``(N, *x_shape)``, float32.
+        The rows must lie inside the prior's support. The same state of the generator, which is
+        one of the CPU, gives the same observations.
         """
         if theta.ndim != 2 or theta.shape[1] != self.dim:
             raise DataError(

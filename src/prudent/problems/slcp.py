@@ -38,8 +38,7 @@ import math
 import torch
 from torch import Tensor
 
-from prudent.problems._quadrature import gauss_legendre
-from prudent.problems.problem import Problem, box
+from prudent.problems.problem import Problem, box, gauss_legendre
 
 NUM_DRAWS = 4
 MEAN = (0.7, -2.9)

@@ -75,16 +75,12 @@ def run_round(
 ) -> Tensor:
     """Advance a few steps, in place. The lattices lie one after the other in flat tensors.
 
-    Args:
-        wait: Infected neighbors that a cell can meet unharmed; negative once infected. int8.
-        age: Steps since infection; NEVER for a susceptible cell. uint8, where NEVER + 1 is 0.
-        limit: The age at which a cell recovers, its last as an infected one. uint8.
-        scratch: Memory for at least as many lattices.
-        generator: The generator of the bits for the meetings.
+    ``wait`` (int8) counts the infected neighbors that a cell can meet unharmed, and is negative
+    once it is infected; ``age`` (uint8) the steps since then, NEVER for a susceptible cell, where
+    NEVER + 1 is 0; ``limit`` (uint8) is the age at which it recovers, its last as an infected one.
 
-    Returns:
-        Which lattices (n,) still have a susceptible cell beside an infected one. Without one,
-        nobody will be infected any more.
+    Returns which lattices (n,) still have a susceptible cell beside an infected one. Without one,
+    nobody will be infected any more.
     """
     size = len(age)
     infected = scratch.infected[WIDTH + 1 : WIDTH + 1 + size]

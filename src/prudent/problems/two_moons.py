@@ -29,8 +29,7 @@ import math
 import torch
 from torch import Tensor
 
-from prudent.problems._quadrature import gauss_legendre
-from prudent.problems.problem import Problem, box
+from prudent.problems.problem import Problem, box, gauss_legendre
 
 RADIUS, SPREAD = 0.1, 0.01
 CENTER = 0.25

@@ -26,8 +26,7 @@ import math
 import torch
 from torch import Tensor
 
-from prudent.problems._quadrature import gauss_legendre
-from prudent.problems.problem import Problem, box
+from prudent.problems.problem import Problem, box, gauss_legendre
 
 NUM_EVENTS = 20
 LOW, HIGH = 0.25, 2.0
