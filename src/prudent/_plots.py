@@ -99,9 +99,22 @@ def _wrapped(text: str, inches: float, size: float) -> str:
 
 
 def dress(
-    figure: Figure, title: str, notes: Sequence[str] = (), handles: Sequence[Any] = ()
+    figure: Figure,
+    title: str,
+    notes: Sequence[str] = (),
+    handles: Sequence[Any] = (),
+    *,
+    ax: Axes | None = None,
 ) -> Figure:
-    """The figure with a title above, a legend and notes below, by whose height it grows."""
+    """The figure with a title above, a legend and notes below, by whose height it grows.
+
+    The user's own axes get the title and the legend, and their figure stays as it is.
+    """
+    if ax is not None:
+        ax.set_title(title)
+        if handles:
+            ax.legend(handles=handles)
+        return figure
     width, height = figure.get_size_inches()
     width -= 0.2
     title = _wrapped(title, width, SIZE)

@@ -5,6 +5,7 @@ type. The Python call, the command line, files, ``--set``, the documentation and
 all read it, so that they cannot differ.
 """
 
+import contextlib
 import dataclasses
 import re
 import sys
@@ -127,10 +128,8 @@ class Setting:
     def parse(self, text: str) -> Any:
         """The value that a text of the command line stands for; it is not checked yet."""
         for kind in (int, float) if self._number else ():
-            try:
+            with contextlib.suppress(ValueError):
                 return kind(text)
-            except ValueError:
-                continue
         return text
 
 

@@ -33,11 +33,11 @@ class History(list[dict[str, Any]]):
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        super().__init__(map(_finite, rows))
+        super().__init__(map(finite, rows))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add the row of an epoch."""
-        super().append(_finite(row))
+        super().append(finite(row))
 
     def column(self, name: str) -> list[float]:
         """One quantity over the epochs, NaN where it is missing."""
@@ -74,6 +74,7 @@ class History(list[dict[str, Any]]):
         )
 
 
-def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with None in place of every number that is not finite."""
     lost = [name for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
     return {**row, **dict.fromkeys(lost)}

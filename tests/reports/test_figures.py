@@ -21,13 +21,11 @@ from PIL import Image
 from prudent.errors import InputError
 from prudent.experiments import load_results
 from prudent.reports import figures
+from prudent.reports.cells import Series
 from prudent.reports.figures import draw, save
-from prudent.reports.figures.budgets import log_posterior, tradeoff
-from prudent.reports.figures.corner import mass_levels, smooth
-from prudent.reports.figures.coverage import coverage
+from prudent.reports.figures.comparison import coverage, log_posterior, tradeoff
 from prudent.reports.figures.intuition import MODES, Mixture
-from prudent.reports.figures.one_run import run_coverage
-from prudent.reports.series import Series
+from prudent.reports.figures.one_run import mass_levels, run_coverage, smooth
 from prudent.training import methods
 
 NAMES = figures.names()

@@ -19,9 +19,8 @@ from prudent.cli.demo import demo
 from prudent.cli.diagnose import diagnose
 from prudent.cli.options import EXIT_CODES
 from prudent.cli.output import plain, show
-from prudent.cli.problems import list_problems
 from prudent.cli.report import report
-from prudent.cli.simulate import simulate
+from prudent.cli.simulate import list_problems, simulate
 from prudent.cli.sweep import sweep
 from prudent.cli.train import train
 from prudent.errors import InputError, PrudentError, one_line

@@ -1,4 +1,4 @@
-"""``prudent simulate``."""
+"""``prudent problems`` and ``prudent simulate``."""
 
 import contextlib
 from pathlib import Path
@@ -18,6 +18,24 @@ POOL = ("workers", "engine", "address")
 WORKERS = {"help": "Processes; they do not change the result."}
 # Suffixes that promise a file.
 FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
+
+
+@click.command(name="problems")
+@as_json
+@debug
+def list_problems() -> None:
+    """List the built-in problems.
+
+    \b
+    Examples:
+      prudent problems
+      prudent problems --json
+    """
+    if emit("problems", {"problems": problems.DESCRIPTIONS}):
+        return
+    width = max(map(len, problems.names()))
+    for name in problems.names():
+        show(f"{name:<{width}}  {problems.DESCRIPTIONS[name]}")
 
 
 @click.command()

@@ -10,15 +10,7 @@ import click
 
 from prudent._progress import duration
 from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
-from prudent.cli.output import (
-    allow_import,
-    asked_for,
-    check_writable,
-    emit,
-    progress,
-    say,
-    show,
-)
+from prudent.cli.output import allow_import, asked_for, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
 from prudent.experiments.launch import LaunchOptions, find_sweep, launch

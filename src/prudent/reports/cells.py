@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ import numpy as np
 
 from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
 from prudent.experiments.config import RunConfig
-from prudent.reports.series import Series, series_of
+from prudent.history import finite
 from prudent.reports.tables import FORMS, Estimate
-from prudent.training.methods import METHODS, position
+from prudent.training.methods import METHODS, look, position
 from prudent.training.options import Options
 
 if TYPE_CHECKING:
@@ -40,38 +40,84 @@ ABSENT = ("nan", "None")  # of runs whose config could not be read
 NOTHING = Verdict("no finished run", "", "no finished run")
 # The metrics that have an error of one seed.
 ERRORS = ("auc", "log_posterior", "information_gain")
+# The looks of further settings of one method.
+DASHES = ("-", "--", ":", "-.")
+MARKERS = ("X", "*", "p", "h", "d", "<", ">")
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """All seeds of one method, with one setting, on one problem, at one budget; or one of them.
+class Series:
+    """Runs of one method with one setting, mostly none, which share a name and a look everywhere.
 
-    Args:
-        problem: The name of the problem.
-        budget: The number of simulations.
-        series: The method with its setting.
-        places: The places of its runs in the arranged table, one for each seed.
-        verdict: The judgement of all seeds together; of a run that is not done its state and why.
-        curve: The ``levels`` and the ``curve`` of all test pairs together, with its interval
-            ``lower`` and ``upper``; None without a finished run.
-        num_done: The number of finished seeds.
-        num_short: The number of seeds that are over-confident, each for itself.
-        num_pairs: The number of test pairs of all finished seeds.
-        estimates: The means over seeds, by metric.
+    The number is the place of the setting among those of the method: the first has the look of
+    the method, the others have its color.
     """
+
+    method: str
+    setting: str = ""
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The method as the paper writes it, with the setting if there are several."""
+        label = look(self.method).label
+        return f"{label} ({self.setting})" if self.setting else label
+
+    @property
+    def color(self) -> str:
+        """The color of the method."""
+        return look(self.method).color
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The keywords of matplotlib's ``plot``."""
+        _, color, dash, marker = look(self.method)
+        if self.number:
+            dash = DASHES[(DASHES.index(dash) + self.number) % len(DASHES)]
+            marker = MARKERS[(self.number - 1) % len(MARKERS)]
+        return {"color": color, "linestyle": dash, "marker": marker}
+
+
+def series_of(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Series]:
+    """The series of some pairs of method and setting, in the order in which they are shown.
+
+    >>> found = series_of([("nre", "weight 10"), ("nre", "weight 5"), ("nre", "weight 5")])
+    >>> [(one.name, one.line["marker"]) for one in found.values()]
+    [('NRE (weight 5)', 'o'), ('NRE (weight 10)', 'X')]
+    """
+    found: dict[tuple[str, str], Series] = {}
+    for method, setting in sorted(set(pairs), key=_order):
+        number = sum(one.method == method for one in found.values())
+        found[method, setting] = Series(method, setting, number)
+    return found
+
+
+def _order(pair: tuple[str, str]) -> tuple[Any, ...]:
+    """Methods as in their table, and numbers inside of settings by their size."""
+    method, setting = pair
+    parts = re.split(r"(\d+(?:\.\d+)?)", setting)
+    sizes = [float(part) if number % 2 else part for number, part in enumerate(parts)]
+    return position(method), method, sizes
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one method, with one setting, on one problem, at one budget; or one of them."""
 
     problem: str
     budget: int
     series: Series
-    places: tuple[int, ...]
-    verdict: Verdict
+    places: tuple[int, ...]  # of its runs in the arranged table, one for each seed
+    verdict: Verdict  # on all seeds together; of a run that is not done its state and why
+    # The `levels` and the `curve` of all test pairs together, with its interval from `lower` to
+    # `upper`; None without a finished run.
     curve: dict[str, list[float]] | None
-    num_done: int
-    num_short: int
-    num_pairs: int
-    estimates: dict[str, Estimate]
+    num_done: int  # finished seeds
+    num_short: int  # seeds that are over-confident, each for itself
+    num_pairs: int  # test pairs of all finished seeds
+    estimates: dict[str, Estimate]  # means over seeds, by metric
 
     @property
     def num_seeds(self) -> int:
@@ -150,11 +196,9 @@ def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list
     order = {pair: number for number, pair in enumerate(looks)}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(rows):
-        if one_each:
-            groups[(place,)] = [place]
-        elif row.get("problem") is not None and row.get("budget") is not None:
-            key = row["problem"], row["budget"], order[names[place]]
-            groups.setdefault(key, []).append(place)
+        cell = row.get("problem"), row.get("budget"), order[names[place]]
+        if one_each or None not in cell:
+            groups.setdefault((place,) if one_each else cell, []).append(place)
     made = []
     for places in (groups[key] for key in sorted(groups)):
         own = [rows[place] for place in places]
@@ -171,7 +215,7 @@ def _state(row: Row) -> Verdict:
 
 def _cell(
     places: tuple[int, ...],
-    look: Series,
+    series: Series,
     rows: list[Row],
     curves: dict[str, DataFrame],
     verdict: Verdict,
@@ -186,7 +230,7 @@ def _cell(
     return Cell(
         problem=rows[0].get("problem") or "?",
         budget=int(rows[0].get("budget") or 0),
-        series=look,
+        series=series,
         places=places,
         verdict=verdict,
         curve=curve,
@@ -260,10 +304,4 @@ def private(error: object, state: str = "failed") -> str | None:
 
 def records(table: DataFrame) -> list[Row]:
     """Rows as dictionaries, None for what is missing or not finite."""
-    return [
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
-        for row in table.to_dict("records")
-    ]
+    return [finite(row) for row in table.to_dict("records")]

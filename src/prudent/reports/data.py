@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.history import PANELS
-from prudent.reports.cells import Cell, estimate, records
-from prudent.reports.series import Series, series_of
+from prudent.reports.cells import Cell, Series, estimate, records, series_of
 from prudent.reports.tables import FORMS
 
 if TYPE_CHECKING:

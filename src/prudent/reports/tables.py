@@ -26,18 +26,13 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds.
-
-    Args:
-        mean: The mean, None if no seed has the number.
-        error: The standard error over seeds, or over test pairs if there is one seed; for the
-            worst shortfall what chance explains, with 95 %. None if it is not known.
-        number: The number of seeds that have the number.
-    """
+    """A mean over seeds; None if no seed has the number."""
 
     mean: float | None
+    # The standard error over seeds, or over test pairs if there is one seed; for the worst
+    # shortfall what chance explains, with 95 %. None if it is not known.
     error: float | None
-    number: int
+    number: int  # of seeds that have the number
 
     def text(self, form: str) -> str:
         """The mean with its uncertainty.

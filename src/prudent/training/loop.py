@@ -45,16 +45,9 @@ def train(
     seconds, and the figures that terms report: of a coverage penalty the effective number of its
     draws, and the largest shortfall of coverage on the validation pairs.
 
-    Args:
-        estimator: An estimator that is adapted to the pairs already.
-        objective: The objective to minimize.
-        training: The pairs to learn from.
-        validation: The pairs by which the epoch is selected and the learning rate lowered.
-        options: The settings of the training.
-        seed: The seed of the batches and of the draws inside the objective.
-        progress: None for a bar on terminals, True, False, or a function of each history row.
-        checkpoints: The checkpoints to write, and to continue from.
-        title: The title of the progress bar.
+    The estimator is adapted to the pairs already; by the validation pairs the learning rate is
+    lowered as well. The seed is that of the batches and of the draws inside the objective. The
+    ``progress`` is as in :func:`prudent.fit`; ``checkpoints`` are written and continued from.
     """
     if options.batch_size > len(training):
         raise InputError(

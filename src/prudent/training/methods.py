@@ -33,23 +33,14 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table.
+    """A row of the table."""
 
-    Args:
-        family: The estimator: ``nre`` (a ratio) or ``npe`` (a flow).
-        loss: The term with weight one.
-        regularizer: The term that guards against over-confidence, if any.
-        weight: The default weight of the regularizer.
-        description: One line for listings.
-        look: How to show the method; None for an automatic choice.
-    """
-
-    family: str
-    loss: str
-    regularizer: str | None
-    weight: float
-    description: str
-    look: Look | None = None
+    family: str  # the estimator: ``nre`` (a ratio) or ``npe`` (a flow)
+    loss: str  # the term with weight one
+    regularizer: str | None  # the term that guards against over-confidence, if any
+    weight: float  # the default weight of the regularizer
+    description: str  # one line for listings
+    look: Look | None = None  # how to show the method; None for an automatic choice
 
     def weights(self, weight: float | None) -> dict[str, float]:
         """The weight of each term, with the user's weight for the regularizer if there is one."""

@@ -49,11 +49,7 @@ class Options:
         1e-3, above=0, help="Initial learning rate of AdamW; divided by 10 on a plateau"
     )
     validation_fraction: float = setting(
-        0.2,
-        above=0,
-        below=1,
-        help="Share kept for selection",
-        hint="The best epoch is chosen on those pairs.",
+        0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
     )
     clip_norm: float = setting(1.0, above=0, help="Largest norm of a gradient")
     patience: int | None = setting(

@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 
 from prudent._plots import plain_name
 from prudent.errors import InputError
-from prudent.reports.cells import settings
-from prudent.reports.series import Series, series_of
+from prudent.reports.cells import Series, series_of, settings
 from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
@@ -22,19 +21,12 @@ MOST_CELLS = 3
 
 @dataclass(frozen=True)
 class Shown:
-    """The rows of cells that a figure draws.
+    """The rows of cells that a figure draws."""
 
-    Args:
-        rows: The rows of finished runs that have a number to draw, with the name of their series.
-        series: The series to draw, by name.
-        notes: What a reader must know about the rest.
-        num_seeds: The number of seeds that a complete cell has.
-    """
-
-    rows: DataFrame
-    series: dict[str, Series]
-    notes: list[str]
-    num_seeds: int
+    rows: DataFrame  # of finished runs that have a number to draw, with the name of their series
+    series: dict[str, Series]  # the series to draw, by name
+    notes: list[str]  # what a reader must know about the rest
+    num_seeds: int  # the number of seeds that a complete cell has
 
     def average(self, words: str) -> str:
         """Words with the number of seeds in them, if there are several."""

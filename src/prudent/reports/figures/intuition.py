@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prudent import _plots as plots
-from prudent.reports.figures.corner import mass_levels
+from prudent.reports.figures.one_run import mass_levels
 
 Array = NDArray[np.float64]
 SHARES = (0.7, 0.3)
@@ -61,10 +61,6 @@ def intuition(
         f"The {region} holds {100 * covered:.0f} ± {100 * error:.0f} % of {num_samples:,} draws "
         f"from the truth: {'cautious' if covered >= level else 'over-confident'}"
     )
-    if ax is None:
-        handles, _ = axis.get_legend_handles_labels()
-        plots.dress(figure, "What coverage means", [text], handles)
-    else:
-        axis.set_title(text)
-        axis.legend()
-    return figure
+    handles, _ = axis.get_legend_handles_labels()
+    title = "What coverage means" if ax is None else text
+    return plots.dress(figure, title, [text], handles, ax=ax)

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 
 from prudent import _plots as plots
 from prudent.errors import InputError
-from prudent.reports.cells import CELL, settings_of
+from prudent.reports.cells import CELL, Series, settings_of
 from prudent.reports.figures._rows import finished, name_cell, penalized, shown, two_deviations
-from prudent.reports.series import Series
 from prudent.training.methods import METHODS, position
 
 if TYPE_CHECKING:

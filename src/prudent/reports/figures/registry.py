@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -21,10 +21,7 @@ from prudent._files import write_atomic
 from prudent._plots import themed
 from prudent.errors import InputError, unknown_name
 from prudent.experiments.results import Results
-from prudent.reports.figures import budgets, corner, coverage, intuition, one_run, penalty
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from prudent.reports.figures import comparison, intuition, one_run, penalty
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,16 @@ class Entry:
 
 
 _ENTRIES = (
-    Entry(coverage.coverage, "curves",
+    Entry(comparison.coverage, "curves",
         "Do regions of every credibility level hold the truth as often as they say?",
         "On the diagonal is calibrated, above it is cautious, below it is over-confident."),
-    Entry(budgets.log_posterior, "runs",
+    Entry(comparison.log_posterior, "runs",
         "How much do the posteriors know about the truth, and how much do simulations add?",
         "Higher is better; below the dotted line a posterior is worse than the prior."),
-    Entry(budgets.auc, "runs",
+    Entry(comparison.auc, "runs",
         "Is coverage too low or too high on average, and does it depend on the budget?",
         "Above zero is cautious, below zero is over-confident."),
-    Entry(budgets.tradeoff, "runs",
+    Entry(comparison.tradeoff, "runs",
         "Which method claims no more than it should and still knows most?",
         "Down is honest, right is informative; choose the method nearest to the lower right."),
     Entry(penalty.overhead, "runs",
@@ -74,7 +71,7 @@ _ENTRIES = (
     Entry(one_run.tarp, "ranks",
         "Is the posterior right in all parameters together?",
         "Inside the grey band is fine; an S or a bow outside it is a defect."),
-    Entry(corner.corner, "draws",
+    Entry(one_run.corner, "draws",
         "What does a posterior look like?",
         "The truth should lie where there is mass; dashed lines are the exact posterior."),
     Entry(one_run.history, "history",
@@ -120,14 +117,11 @@ def draw(name: str, results: Results, **options: Any) -> Figure:
     entry = get(name)
     if entry.table is None:
         return entry.function(**options)
-    table = with_runs(results) if entry.table == "curves" else results.table(entry.table)
+    table = results.table(entry.table)
+    if entry.table == "curves":  # beside the settings and metrics of all runs, done or not
+        own = [name for name in table if name not in results.runs or name == "run"]
+        table = results.runs.merge(table[own], on="run", how="left")
     return entry.function(table, **options)
-
-
-def with_runs(results: Results) -> DataFrame:
-    """The curves beside the settings and metrics of their runs; those not done have no curve."""
-    own = [name for name in results.curves if name not in results.runs or name == "run"]
-    return results.runs.merge(results.curves[own], on="run", how="left")
 
 
 @themed
