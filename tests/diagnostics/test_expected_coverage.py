@@ -111,7 +111,11 @@ def test_a_ridge_too_thin_for_the_grid_is_reported():
     assert not measured.resolved.any()
     result = prudent.diagnose(density(ridge, box(2)), theta, x, progress=False)
     assert result.num_unresolved == 5
-    assert "too few, so rough, for 5 pairs" in str(result)
+    assert "5 pairs are not resolved, and count against safety" in str(result)
+    assert result.verdict.kind == "cannot be measured"
+    # Nothing is known of a mean over no pairs, and nothing is made up.
+    assert math.isnan(result.log_posterior)
+    assert result.metrics()["log_posterior"] is None
 
 
 def test_two_modes_of_different_width_against_a_fine_grid():

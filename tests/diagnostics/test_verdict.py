@@ -1,8 +1,11 @@
 """Verdicts on exact and wrong posteriors of problems, and their error rate."""
 
+import math
+
 import pytest
 import torch
-from known_posteriors import gaussian, wrong
+from known_posteriors import Known, gaussian, wrong
+from torch.distributions import Independent, Normal
 
 import prudent
 from prudent.diagnostics import expected_coverage, judge
@@ -48,9 +51,11 @@ def test_verdicts_on_exact_posteriors(name, shift):
         estimator = wrong(name, widen, moved)
         result = prudent.diagnose(estimator, theta[:number], x[:number], progress=False)
         assert result.computed_by == "grid"
-        assert result.verdict.text.startswith(words), (name, widen, moved)
+        # Half of the posteriors of `slcp` are ridges around an axis, some of them too thin for the
+        # grid. These count against safety: then it may say that it cannot tell, never more.
+        allowed = words if name != "slcp" or moved or widen < 1 else (words, "cannot be measured")
+        assert result.verdict.text.startswith(allowed), (name, widen, moved)
         if widen == 1.0 and not moved:
-            # Half of the posteriors of `slcp` are ridges around an axis, some of them very thin.
             assert result.log_normalization == pytest.approx(result.log_prior, abs=0.1)
             assert result.num_unresolved <= 0.1 * number
 
@@ -103,6 +108,44 @@ def test_only_a_calibrated_posterior_is_called_uninformative():
     assert verdict_of(2000, 2.0, metrics=PRIOR).kind == "over-confident"
     assert verdict_of(2000, 0.5, metrics=PRIOR).kind == "conservative"
     assert verdict_of(64, 1.0, metrics=PRIOR).kind == "not enough test pairs"
+
+
+@pytest.mark.parametrize(
+    ("power", "share", "words"),
+    [
+        (1.0, 0.005, "calibrated within ± 0.04 at all levels"),
+        (1.0, 0.1, "cannot be measured this way: 200 of 2,000 posteriors are not resolved"),
+        (0.5, 0.02, "conservative: worst shortfall 0.00 ± 0.05"),
+        (0.5, 0.1, "cannot be measured"),
+        (2.0, 0.1, "over-confident: 90 % regions contain the truth 68 ± 2 %"),
+        (2.0, 0.5, "cannot be measured this way: 1,000 of 2,000 posteriors are not resolved, so "
+            "90 % regions contain the truth 18 to 100 % of the time"),
+        (1.0, 1.0, "cannot be measured"),
+    ],
+)  # fmt: skip
+def test_what_is_not_resolved_counts_against_safety(power, share, words):
+    found = verdict_of(2000, power, metrics={"num_unresolved": round(share * 2000)})
+    assert found.text.startswith(words)
+    assert found.trusted == words.startswith(("calibrated", "conservative"))
+    assert verdict_of(2000, power, metrics={"num_unresolved": 0}) == verdict_of(2000, power)
+
+
+@pytest.mark.parametrize("widen", [0.8, 1.0])
+def test_a_narrow_ratio_of_many_parameters_is_never_called_safe(widen):
+    """Version 0.1.0 called it conservative, from draws that were worth one a pair."""
+    torch.manual_seed(0)
+    theta = torch.randn(100, 15)
+    x = theta + 0.1 * torch.randn(100, 15)
+
+    def make(data):
+        return Independent(Normal(data / 1.01, torch.full_like(data, widen * 0.1 / 1.01**0.5)), 1)
+
+    prior = Independent(Normal(torch.zeros(15), torch.ones(15)), 1)
+    result = prudent.diagnose(Known(make, prior, normalized=False), theta, x, progress=False)
+    assert not result.verdict.trusted
+    exact = float(make(x).log_prob(theta).mean())
+    known = math.isfinite(result.log_posterior)
+    assert not known or result.log_posterior == pytest.approx(exact, abs=0.5)
 
 
 def test_a_verdict_keeps_its_error_rate():

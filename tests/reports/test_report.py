@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 import sys
-import time
 from importlib import resources
 
 import pandas as pd
@@ -414,9 +413,7 @@ def test_twelve_hundred_runs_stay_small(tmp_path):
     long = pd.concat(
         [results.history.assign(epoch=results.history["epoch"] + 20 * k) for k in range(5)]
     )
-    start = time.perf_counter()
     page = page_of(dataclasses.replace(results, history=long), tmp_path)
-    assert time.perf_counter() - start < 60
     assert len(page) < 15e6 / 2
     step = data_of(page)["history"]["step"]
     assert step == 2

@@ -64,7 +64,8 @@ class Diagnosis:
     worst_excess = _of_curve("worst_excess")
     log_posterior = metric(
         "The mean normalized log-density of the truth; minus infinity if it is zero for any pair. "
-        "For a flow this is its own density, without a correction for leakage.",
+        "For a flow this is its own density, without a correction for leakage. For a ratio it is "
+        "over the pairs that are resolved, as its normalization is not known elsewhere.",
         lambda d: _mean(d._log_density)[0],
     )
     log_posterior_error = metric(
@@ -104,7 +105,7 @@ class Diagnosis:
     region_volume = metric(
         "The share of the prior's mass inside the 90 % region, mean over pairs: with a uniform "
         "prior, its volume in units of the box. The prior itself has 0.9.",
-        lambda d: float(d._valid(d.measurement.volume).mean()),
+        lambda d: float(d._known(d.measurement.volume).mean()),
     )
     posterior_bias = metric(
         "The mean of posterior mean minus truth, per parameter, in its units.",
@@ -116,7 +117,7 @@ class Diagnosis:
     )
     posterior_variance = metric(
         "The mean posterior variance, per parameter, in its units squared.",
-        lambda d: tuple(d._valid(d.measurement.variance).mean(dim=0).tolist()),
+        lambda d: tuple(d._known(d.measurement.variance).mean(dim=0).tolist()),
     )
     effective_size = metric(
         "The number of points of equal weight that carry a posterior, draws or parts of the grid, "
@@ -124,8 +125,8 @@ class Diagnosis:
         lambda d: float(d.measurement.effective_size[d.measurement.valid].mean()),
     )
     num_unresolved = metric(
-        "The number of test pairs whose effective size is below 100, or whose posterior has "
-        "ridges too thin for the grid: alpha is rough there.",
+        "The number of test pairs whose posterior is not resolved: its effective size is below "
+        "100, or it has ridges too thin for the grid. They count against safety in the verdict.",
         lambda d: int((d.measurement.valid & ~d.measurement.resolved).sum()),
     )
     num_pairs = metric("The number of test pairs.", lambda d: len(d.pairs))
@@ -143,25 +144,27 @@ class Diagnosis:
         lambda d: d.measurement.method,
     )
 
-    def _valid(self, values: Tensor) -> Tensor:
-        """The rows of the pairs whose density is a number, in float64."""
-        return values[self.measurement.valid].double()
+    def _known(self, values: Tensor, *, anyway: bool = False) -> Tensor:
+        """The rows of the pairs that are resolved, or of all with a density, in float64."""
+        measured = self.measurement
+        return values[measured.valid & (measured.resolved | anyway)].double()
 
     @property
     def _log_density(self) -> Tensor:
-        return self._valid(self.measurement.log_posterior)
+        return self._known(self.measurement.log_posterior, anyway=self.measurement.normalized)
 
     @property
     def _gain(self) -> Tensor:
-        return self._log_density - self._valid(self.log_prior_density)
+        prior = self._known(self.log_prior_density, anyway=self.measurement.normalized)
+        return self._log_density - prior
 
     @property
     def _log_norm(self) -> Tensor:
-        return self._valid(self.measurement.log_norm)
+        return self._known(self.measurement.log_norm, anyway=self.measurement.normalized)
 
     @property
     def _bias(self) -> Tensor:
-        return self._valid(self.measurement.mean - self.pairs.theta)
+        return self._known(self.measurement.mean - self.pairs.theta)
 
     @property
     def verdict(self) -> Verdict:
@@ -204,7 +207,7 @@ class Diagnosis:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
         unit = "parts" if self.computed_by == "grid" else "draws"
         way = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
-        rough = f"; too few, so rough, for {self.num_unresolved:,} pairs"
+        rough = f"; {self.num_unresolved:,} pairs are not resolved, and count against safety"
         rows.append(("computed by", way + rough if self.num_unresolved else way))
         if self.num_invalid:
             rows.append(

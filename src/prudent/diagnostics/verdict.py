@@ -4,6 +4,10 @@ The coverage curve is an empirical distribution function, so the Dvoretzky-Kiefe
 inequality bounds its error at all levels at once: with 95 % probability it stays within
 :math:`\sqrt{\ln(2 / 0.05) / 2N}` of the truth. A shortfall or excess beyond that is real.
 
+Where the posterior of a pair could not be resolved, its alpha could be anything. So pairs that
+are not resolved count against safety: a posterior is called conservative or calibrated only if it
+would be, had none of them been covered, and over-confident only if it would be, had all been.
+
 The prior is calibrated too, and useless. A calibrated posterior whose log-density at the truth is
 not above the prior's, by more than the error of that difference, is called uninformative.
 
@@ -30,8 +34,8 @@ class Verdict:
     """A judgement of a coverage curve.
 
     Args:
-        kind: One of ``over-confident``, ``conservative``, ``calibrated``, ``uninformative`` and
-            ``not enough test pairs``.
+        kind: One of ``over-confident``, ``conservative``, ``calibrated``, ``uninformative``,
+            ``not enough test pairs`` and ``cannot be measured``.
         evidence: The numbers that the judgement rests on.
         text: Kind and evidence as one sentence.
     """
@@ -91,32 +95,43 @@ def judge(
         upper: The upper end of the interval of each point.
         num_pairs: The number of test pairs.
         metrics: The scalars of the diagnosis or of the stored run. Without them nothing is called
-            uninformative.
+            uninformative, and all pairs count as resolved.
 
     >>> print(judge([0.5, 0.9], [0.4, 0.8], [0.38, 0.78], [0.42, 0.82], num_pairs=2000))
     over-confident: 90 % regions contain the truth 80 ± 2 % of the time (2,000 test pairs)
     """
-    tolerance = margin(num_pairs)
+    tolerance, metrics = margin(num_pairs), metrics or {}
+    unresolved = int(metrics.get("num_unresolved") or 0)
+    doubt = unresolved / num_pairs
     # To six digits, as they are stored, so that a run and its stored form are judged alike.
     short = [round(level - share, 6) for level, share in zip(levels, curve, strict=True)]
     shortfall, excess = max(0.0, *short), max(0.0, *(-value for value in short))
     index = min(range(len(short)), key=lambda place: abs(levels[place] - 0.9))
-    if short[index] <= tolerance < shortfall:
+    if short[index] - doubt <= tolerance < shortfall - doubt:
         index = short.index(shortfall)
     half = max(upper[index] - curve[index], curve[index] - lower[index])
     measured = f"{in_words(levels[index], curve[index], half)} ({num_pairs:,} test pairs)"
-    if shortfall > tolerance and excess > tolerance:
+    if shortfall - doubt > tolerance:
+        if excess - doubt <= tolerance:
+            return Verdict.of("over-confident", measured)
         sides = f"(short by {shortfall:.2f}) and conservative at others (above by {excess:.2f})"
         return Verdict.of("over-confident", f"at some levels {sides}: {measured}", " ")
-    if shortfall > tolerance:
-        return Verdict.of("over-confident", measured)
+    if unresolved and shortfall + doubt > tolerance:
+        low, high = (min(1.0, max(0.0, curve[index] + sign * doubt)) for sign in (-1, 1))
+        between = f"{100 * levels[index]:.0f} % regions contain the truth {100 * low:.0f} to"
+        return Verdict.of(
+            "cannot be measured",
+            f"this way: {unresolved:,} of {num_pairs:,} posteriors are not resolved, so {between} "
+            f"{100 * high:.0f} % of the time; use an estimator that draws by itself, such as npe",
+            " ",
+        )
     if excess > tolerance:
-        worst = f"worst shortfall {shortfall:.2f} ± {tolerance:.2f}"
+        worst = f"worst shortfall {shortfall:.2f} ± {tolerance + doubt:.2f}"
         return Verdict.of("conservative", f"{worst}, {measured}")
     if tolerance > WIDEST_MARGIN:
         return Verdict.of("not enough test pairs", f"to tell: {measured}; use 1,000 or more", " ")
-    within = f"within ± {tolerance:.2f} at all levels"
-    if nothing := _uninformative(metrics or {}):
+    within = f"within ± {tolerance + doubt:.2f} at all levels"
+    if nothing := _uninformative(metrics):
         return Verdict.of("uninformative", f"{nothing}; calibrated {within}")
     return Verdict.of("calibrated", f"{within}: {measured}", " ")
 
@@ -129,6 +144,8 @@ def _uninformative(metrics: Mapping[str, Any]) -> str | None:
     error = metrics.get("log_posterior_error") if error is None else error
     if posterior is None or prior is None or error is None:
         return None
-    if posterior - prior > NORMAL_95 * error + NO_GAIN:
+    # The means may be over different pairs, where some are not resolved; the gain is not.
+    gain = metrics.get("information_gain")
+    if (posterior - prior if gain is None else gain) > NORMAL_95 * error + NO_GAIN:
         return None
     return f"it says no more than the prior (log posterior {posterior:.2f}, prior {prior:.2f})"

@@ -259,7 +259,9 @@ def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
         "log_posterior": density.mean,
         "log_posterior_error": density.error,
         "log_prior": estimate(rows, "log_prior").mean,
+        "information_gain": gain.mean,
         "information_gain_error": gain.error,
+        "num_unresolved": np.nansum([row.get("num_unresolved") or 0 for row in rows]),
     }
     number = sum(int(row["num_pairs"]) for row in rows)
     verdict = judge(**curve, num_pairs=number, metrics=metrics)

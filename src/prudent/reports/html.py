@@ -49,6 +49,7 @@ SIGNS = {
     "conservative": ("good", "▲"),
     "calibrated": ("good", "●"),
     "uninformative": ("unsure", "○"),
+    "cannot be measured": ("unsure", "?"),
     "not enough test pairs": ("unsure", "?"),
     "no finished run": ("unsure", "–"),
 }

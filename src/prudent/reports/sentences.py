@@ -10,6 +10,7 @@ MOST_NAMES = 6
 # What is said of one method, and of several, that cannot be trusted.
 REASONS = {
     "over-confident": ("is over-confident", "are over-confident"),
+    "cannot be measured": ("cannot be measured",) * 2,
     "not enough test pairs": ("has too few test pairs to tell",) * 2,
     "no finished run": ("has no finished run", "have no finished run"),
 }
