@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from prudent._locks import holder
 from prudent.errors import InputError, StoreError
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
@@ -94,7 +95,8 @@ def _state(
         if store.is_finished(path):
             return "done", ""
         return "failed", f"{path} exists and is not a finished run; remove it"
-    if unfinished & {f"{name}.lock", f"{name}.claim"} and (who := store.holder(path)) is not None:
+    lock = store.unfinished_path(path, ".lock")
+    if unfinished & {lock.name, f"{name}.claim"} and (who := holder(lock)) is not None:
         by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
         return "running", ", ".join([by, *_epoch(config, path)])
     if name in unfinished and (reason := store.failure(path)) is not None:

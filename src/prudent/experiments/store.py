@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prudent import _locks
 from prudent._files import (
     dump_json,
     load_json,
@@ -27,6 +26,7 @@ from prudent._files import (
     to_json,
     write_atomic,
 )
+from prudent._locks import hold
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
@@ -46,13 +46,8 @@ logger = logging.getLogger("prudent")
 class Run:
     """A finished run, read from its directory.
 
-    Args:
-        path: The directory.
-        config: What was run.
-        metrics: Its scalars.
-        coverage: ``levels``, ``curve``, ``lower`` and ``upper`` of the coverage curve.
-        timing: Seconds and versions.
-        files: The size and SHA-256 of each file.
+    The ``metrics`` are scalars, ``coverage`` the ``levels``, ``curve``, ``lower`` and ``upper`` of
+    the coverage curve, ``timing`` seconds and versions, ``files`` the size and SHA-256 of each.
     """
 
     path: Path
@@ -109,16 +104,11 @@ def unfinished_path(path: Path, suffix: str = "") -> Path:
 def claim(path: Path, *, wait: bool) -> Iterator[None]:
     """Hold a run for writing; see :func:`prudent._locks.hold`."""
     try:
-        with _locks.hold(unfinished_path(path, ".lock"), wait=wait):
+        with hold(unfinished_path(path, ".lock"), wait=wait):
             yield
     finally:
         with contextlib.suppress(OSError):  # others may work there
             unfinished_path(path).parent.rmdir()
-
-
-def holder(path: Path) -> dict[str, Any] | None:
-    """The ``host``, ``pid`` and ``since`` of who holds a run, or None if nobody does."""
-    return _locks.holder(unfinished_path(path, ".lock"))
 
 
 def is_finished(path: Path) -> bool:
@@ -200,7 +190,7 @@ def read(path: Path) -> Run:
         for name in ("config.json", "coverage.json", "timing.json")
     ]
     config, coverage, timing = parts
-    return Run(path, RunConfig.from_dict(config), metrics, coverage, timing, listing)
+    return Run(path, RunConfig.from_settings(config), metrics, coverage, timing, listing)
 
 
 def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
