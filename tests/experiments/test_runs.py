@@ -19,8 +19,7 @@ from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._runner import attempt
 from prudent.experiments.run import diagnose_run
 from prudent.experiments.run import run_one as run
-from prudent.experiments.status import states
-from prudent.experiments.store import failure, publish
+from prudent.experiments.store import failure, publish, states
 from prudent.training import Options
 from prudent.training.methods import METHODS
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent._arrays import float32
+from prudent._arrays import finite_rows, float32
 from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError, unknown_name
@@ -54,7 +54,7 @@ class Pairs:
         if invalid == "refuse":
             _refuse_non_finite("x", x)
             return cls(theta, x)
-        pairs = cls.among(theta, x, _finite_rows(x))
+        pairs = cls.among(theta, x, finite_rows(x))
         if (number := pairs.num_invalid) > 0:
             num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
             warnings.warn(
@@ -203,12 +203,8 @@ def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
         raise DataError("`theta` and `x` are empty; expected at least one simulation.")
 
 
-def _finite_rows(values: Tensor) -> Tensor:
-    return values.isfinite().flatten(1).all(dim=1)
-
-
 def _refuse_non_finite(name: str, value: Tensor) -> None:
-    bad = ~_finite_rows(value)
+    bad = ~finite_rows(value)
     if not bool(bad.any()):
         return
     # Left out beforehand they would bias a ratio, whose marginal is over all theta.

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from prudent._arrays import float32
+from prudent._arrays import finite_rows, float32
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
@@ -137,7 +137,7 @@ def predictive_check(
         raise DataError(
             f"expected `x` of shape (M, ...), got {tuple(data.shape)}. One observation? x[None]."
         )
-    if bad := int((~_finite_rows(data)).sum()):
+    if bad := int((~finite_rows(data)).sum()):
         raise DataError(
             f"{bad:,} of {len(data):,} observations hold NaN or infinity; there is nothing to "
             "compare with. Leave them out."
@@ -154,16 +154,12 @@ def predictive_check(
     return PredictiveCheck(tuple(chosen), *parts[:3], *parts[3])
 
 
-def _finite_rows(values: Tensor) -> Tensor:
-    return values.isfinite().flatten(1).all(dim=1)
-
-
 def _simulate(
     estimator: Estimator, problem: Simulates, x: Tensor, num_samples: int, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The finite simulations; the numbers of these, of draws outside and of bad simulations."""
     theta = estimator(x).sample((num_samples,)).squeeze(1)
-    finite = inside = _finite_rows(theta)
+    finite = inside = finite_rows(theta)
     # A foreign model may come without its prior.
     prior: Prior | None = getattr(estimator, "prior", None)
     if prior is not None:
@@ -174,7 +170,7 @@ def _simulate(
             "finite, the others lie outside the prior."
         )
     simulated = problem.simulate(theta[inside], stream)
-    valid = _finite_rows(simulated)
+    valid = finite_rows(simulated)
     if not bool(valid.any()):
         raise InputError(f"all {len(simulated):,} simulations hold NaN or infinity.")
     return simulated[valid], torch.stack([valid.sum(), (~inside).sum(), (~valid).sum()])

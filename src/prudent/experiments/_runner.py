@@ -20,7 +20,6 @@ from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import Engine, WorkerDied, report
-from prudent.experiments.status import states
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
@@ -167,7 +166,7 @@ class Runner:
         """Runs of other processes: finished, failed, or free because their process died."""
         self.looked = time.monotonic()
         held, self.held = self.held, []
-        for one in states(held, self.root):
+        for one in store.states(held, self.root):
             if one.state in ("done", "failed"):
                 self._tell(one.config, one.state, one.note)
             else:

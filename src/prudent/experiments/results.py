@@ -40,7 +40,7 @@ from prudent.errors import InputError, PrudentError, unknown_name
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.experiments.status import RunState, states
+from prudent.experiments.store import RunState, states
 from prudent.experiments.sweep import FILE, stored_sweep
 
 if TYPE_CHECKING:

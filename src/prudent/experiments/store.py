@@ -1,4 +1,4 @@
-"""Finished runs on disk: all of a run or none of it.
+"""Runs on disk: all of a finished one or none of it, and what became of the others.
 
 A run is a directory. Its files are written to ``.work`` beside it, ``metrics.json`` last with the
 checksums of the others, and then the directory takes its name in one step.
@@ -11,8 +11,10 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,7 @@ from prudent._files import (
     to_json,
     write_atomic,
 )
-from prudent._locks import hold
+from prudent._locks import hold, holder
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 ERROR = "error.txt"
 # What an unfinished run has in ``.work``, beside its lock or claim.
 PARTS = ("", ".checkpoint")
+STATES = ("done", "running", "failed", "interrupted", "left")
 
 logger = logging.getLogger("prudent")
 
@@ -76,6 +79,15 @@ class Run:
     def history(self) -> History:
         """What happened in each epoch of the training."""
         return History.from_jsonl(self.file("history.jsonl").decode())
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run of a sweep, one of ``STATES``, and why it failed or how far it is."""
+
+    config: RunConfig
+    state: str
+    note: str = ""
 
 
 def find(path: Path, config: RunConfig) -> Run | None:
@@ -213,3 +225,64 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 def _remedy(path: Path) -> str:
     return f"Restore it, or delete {path} and run it again."
+
+
+def states(configs: Sequence[RunConfig], root: Path, *, verify: bool = False) -> list[RunState]:
+    """The state of each run in a directory, which need not exist.
+
+    With ``verify`` all files of finished runs are checked against their checksums.
+    """
+    finished, unfinished = _names(root), _names(root / ".work")
+    return [RunState(c, *_state(c, root, finished, unfinished, verify=verify)) for c in configs]
+
+
+def count(found: Iterable[RunState]) -> dict[str, int]:
+    """How many runs are in each state; all states are there, and they add up."""
+    number = Counter(one.state for one in found)
+    return {name: number[name] for name in STATES}
+
+
+def _state(
+    config: RunConfig, root: Path, finished: set[str], unfinished: set[str], *, verify: bool
+) -> tuple[str, str]:
+    name = config.identity
+    path = root / name
+    if name in finished:
+        if verify:
+            return _verified(path)
+        if is_finished(path):
+            return "done", ""
+        return "failed", f"{path} exists and is not a finished run; remove it"
+    lock = unfinished_path(path, ".lock")
+    if unfinished & {lock.name, f"{name}.claim"} and (who := holder(lock)) is not None:
+        by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
+        return "running", ", ".join([by, *_epoch(config, path)])
+    if name in unfinished and (reason := failure(path)) is not None:
+        return "failed", reason
+    if name in unfinished or f"{name}.checkpoint" in unfinished:
+        return "interrupted", "".join(_epoch(config, path))
+    return "left", ""
+
+
+def _verified(path: Path) -> tuple[str, str]:
+    try:
+        run = read(path)
+        for name in run.files:
+            run.file(name)
+    except StoreError as error:
+        return "failed", str(error)
+    return "done", ""
+
+
+def _epoch(config: RunConfig, path: Path) -> list[str]:
+    """The epoch of the last checkpoint, if there is one."""
+    found = unfinished_path(path, ".checkpoint").rglob("epoch-*")
+    epochs = [int(match[1]) for file in found if (match := re.match(r"epoch-(\d+)", file.name))]
+    return [f"epoch {max(epochs)} of {config.training.epochs}"] if epochs else []
+
+
+def _names(directory: Path) -> set[str]:
+    try:
+        return set(os.listdir(directory))
+    except OSError:
+        return set()
