@@ -17,7 +17,6 @@ from unittest import mock
 
 from prudent._progress import duration
 from prudent.experiments import _runner
-from prudent.experiments._worker import Outcome
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
 from prudent.experiments.engines import open_engine
@@ -40,7 +39,7 @@ class Pretended:
 
     def rows(self):
         if self.open:
-            self.open.popleft().set_result(Outcome("done"))
+            self.open.popleft().set_result(_runner.Outcome("done"))
         return iter(())
 
 

@@ -1,4 +1,4 @@
-"""The one conversion of what users and simulators hand over into tensors."""
+"""The one conversion of what users and simulators hand over into tensors, and one check."""
 
 from typing import Any
 
@@ -29,3 +29,8 @@ def float32(name: str, value: Any) -> Tensor:
     if tensor.is_complex():
         raise DataError(f"`{name}` is complex; pass real numbers, such as parts or moduli.")
     return tensor.detach().to("cpu", torch.float32)
+
+
+def finite_rows(values: Tensor) -> Tensor:
+    """Whether all numbers of each row are finite, (N,) of bool."""
+    return values.isfinite().flatten(1).all(dim=1)

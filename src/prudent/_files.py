@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ZEROS = "0" * 64
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
@@ -45,7 +46,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         sync_directory(target.parent)
     except OSError as error:
         text = f"could not write {path}: {error.strerror or error}"
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in DISK_FULL:
             raise StoreError(f"{text}. Check the directory.") from error
         free = shutil.disk_usage(target.parent).free
         raise StoreError(

@@ -25,8 +25,7 @@ from faults import (
 )
 from prudent import problems
 from prudent.datasets._layout import REASONS
-from prudent.datasets.drawing import draw_sequence
-from prudent.datasets.simulate import default_chunk_size, draw_pairs, simulate
+from prudent.datasets.simulate import default_chunk_size, draw_pairs, draw_sequence, simulate
 from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems import Problem, box

@@ -14,7 +14,7 @@ from faults import fault_points, mutations, tree_digest
 from prudent import problems
 from prudent.datasets._layout import REASONS
 from prudent.datasets.simulate import simulate
-from prudent.datasets.store import Store, subset
+from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, PrudentError, StoreError
 
 GAUSSIAN = problems.get("gaussian")
@@ -345,15 +345,6 @@ def test_a_fault_while_a_store_is_made_can_be_repeated(tmp_path, fault):
     assert points >= 25
 
 
-def test_subsets_are_functions_of_three_numbers():
-    rows = subset(100, 30, seed=1)
-    assert rows.tolist() == subset(100, 30, seed=1).tolist() == sorted(set(rows.tolist()))
-    assert rows.tolist() != subset(100, 30, seed=2).tolist()
-    for budget in (0, 101):
-        with pytest.raises(InputError, match="choose a budget from 1 to 100"):
-            subset(100, budget, seed=0)
-
-
 def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
     store = Store.create(tmp_path / "s", GAUSSIAN, 16, 0, 8)
     for index in (0, 1):
@@ -367,8 +358,6 @@ def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
     assert torch.equal(pairs.x, everything[1][everything[2] == 0])
     few = store.pairs(11)
     assert (len(few), len(few.pool)) == (9, 11)
-    rows = subset(16, 11, seed=3)
-    assert torch.equal(store.pairs(11, seed=3).pool, everything[0][rows])
     for budget in (0, 17):
         with pytest.raises(InputError, match=f"cannot take {budget} of 16"):
             store.pairs(budget)

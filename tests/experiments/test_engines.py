@@ -11,7 +11,8 @@ from sweeping import wait_for
 
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import Runner
-from prudent.experiments.engines import Local, WorkerDied
+from prudent.experiments.engines import WorkerDied
+from prudent.experiments.engines.local import Local
 from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, read
 from prudent.training import Options

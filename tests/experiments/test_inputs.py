@@ -18,7 +18,7 @@ from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
-from prudent.experiments._worker import attempt
+from prudent.experiments._runner import attempt
 from prudent.experiments.run import diagnose_run, run_one
 from prudent.training import Options
 

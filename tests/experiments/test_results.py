@@ -90,7 +90,7 @@ def copies(source, root, number):
             **metrics["files"],
             "config.json": {"sha256": sha256(data), "bytes": len(data)},
         }
-        path = root / RunConfig.from_dict({**config, "seed": seed}).identity
+        path = root / RunConfig.from_settings({**config, "seed": seed}).identity
         path.mkdir(parents=True)
         for name, part in {**parts, "config.json": data}.items():
             (path / name).write_bytes(part)

@@ -5,12 +5,12 @@ from concurrent.futures import Future
 
 import pytest
 
+from prudent._locks import holder
 from prudent._progress import Progress
 from prudent.experiments import RunConfig
-from prudent.experiments._runner import DiskFull, Runner, View
-from prudent.experiments._worker import Outcome
+from prudent.experiments._runner import DiskFull, Outcome, Runner, View
 from prudent.experiments.engines import WorkerDied
-from prudent.experiments.store import claim, failure, holder, record_failure
+from prudent.experiments.store import claim, failure, record_failure, unfinished_path
 
 CONFIGS = [RunConfig("slcp", "nre", budget) for budget in (128, 1280, 12800)]
 
@@ -33,9 +33,6 @@ class Scripted:
 
     def rows(self):
         return iter(())
-
-    def stop(self):
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +88,7 @@ def test_a_run_of_another_process_is_waited_for(tmp_path, end):
     looks, ends = [], []
 
     def answer(config, number):
-        looks.append(holder(path) is not None)
+        looks.append(holder(unfinished_path(path, ".lock")) is not None)
         return Outcome("busy") if looks[-1] else Outcome("done")
 
     def listen(row):

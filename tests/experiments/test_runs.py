@@ -16,11 +16,10 @@ from prudent._files import to_json, write_atomic
 from prudent.datasets.simulate import draw_pairs
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
-from prudent.experiments._worker import attempt
+from prudent.experiments._runner import attempt
 from prudent.experiments.run import diagnose_run
 from prudent.experiments.run import run_one as run
-from prudent.experiments.status import states
-from prudent.experiments.store import failure, publish
+from prudent.experiments.store import failure, publish, states
 from prudent.training import Options
 from prudent.training.methods import METHODS
 
@@ -224,7 +223,7 @@ def test_test_pairs_are_not_training_pairs():
 
 def test_identity():
     """Pinned: a changed identity would orphan everybody's finished runs."""
-    assert TINY.identity == RunConfig.from_dict(TINY.to_dict()).identity
+    assert TINY.identity == RunConfig.from_settings(TINY.to_dict()).identity
     others = [
         dataclasses.replace(TINY, training=Options(epochs=3, batch_size=32)),
         dataclasses.replace(TINY, problem="slcp"),
@@ -251,7 +250,7 @@ def test_a_wrong_config_is_refused(change, message):
 
 def test_a_run_of_a_newer_format_is_refused():
     with pytest.raises(StoreError, match="format 9"):
-        RunConfig.from_dict({**TINY.to_dict(), "format": 9})
+        RunConfig.from_settings({**TINY.to_dict(), "format": 9})
 
 
 def test_threads_are_set_for_the_run_and_given_back(tmp_path):

@@ -12,7 +12,7 @@ from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes, estimate, seconds
 from prudent.experiments.launch import find_sweep
-from prudent.experiments.status import count, states
+from prudent.experiments.store import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
 from prudent.training import Options

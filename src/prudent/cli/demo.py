@@ -11,8 +11,8 @@ from prudent.cli.options import debug, quiet, seed
 from prudent.cli.output import check_writable, progress, say, show
 from prudent.errors import StoreError
 from prudent.experiments import store
-from prudent.experiments.launch import SHIPPED, LaunchOptions, launch
-from prudent.experiments.status import states
+from prudent.experiments.launch import SHIPPED, LaunchOptions, Overview, launch
+from prudent.experiments.store import states
 from prudent.experiments.sweep import read_sweep
 
 
@@ -41,7 +41,7 @@ def demo(output: str, seed: int) -> None:
     )
     check_writable(root)
     found = states(plan.configs, root)
-    ended = launch(plan, root, found, LaunchOptions(workers=2), progress())
+    ended = launch(Overview(plan, root, LaunchOptions(workers=2), found), progress()).found
     if failed := [one for one in ended if one.state != "done"]:
         details = store.unfinished_path(root / failed[0].config.identity) / store.ERROR
         raise StoreError(

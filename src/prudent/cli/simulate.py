@@ -11,7 +11,8 @@ from prudent._settings import whole
 from prudent.cli.options import LAUNCH, PROBLEM, as_json, debug, options, quiet, seed
 from prudent.cli.output import allow_import, check_writable, emit, progress, show
 from prudent.errors import InputError
-from prudent.experiments.engines import local, open_engine
+from prudent.experiments.engines import open_engine
+from prudent.experiments.engines.local import local
 from prudent.experiments.launch import LaunchOptions
 
 POOL = ("workers", "engine", "address")

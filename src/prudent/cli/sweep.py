@@ -13,8 +13,8 @@ from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, qui
 from prudent.cli.output import allow_import, asked_for, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import LaunchOptions, find_sweep, launch
-from prudent.experiments.status import STATES, Overview, RunState, states
+from prudent.experiments.launch import LaunchOptions, Overview, find_sweep, launch
+from prudent.experiments.store import STATES, RunState, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
 WATCH_SECONDS = 2.0
@@ -75,7 +75,7 @@ def sweep(
 
     def look() -> Overview:
         found = states(plan.configs, root, verify=do["verify"] and do["status"])
-        return Overview(plan, root, found, how.workers)
+        return Overview(plan, root, how, found)
 
     if do["watch"]:
         _watch_status(look)
@@ -88,7 +88,7 @@ def sweep(
         if do["print_script"]:
             _print_script(plan, root, changes, max_runs)
         else:
-            _run(look(), how)
+            _run(look())
 
 
 def _check_trust(plan: Sweep, file: str, *, allowed: bool) -> None:
@@ -113,16 +113,15 @@ def _print_script(plan: Sweep, root: Path, changes: tuple[str, ...], max_runs: i
     click.echo(script(plan.job, command, Path.cwd(), root.absolute()), nl=False)
 
 
-def _run(now: Overview, how: LaunchOptions) -> None:
+def _run(now: Overview) -> None:
     """Work on what is left, and say what became of it."""
     check_writable(now.root)
     for problem in sorted({one.config.problem for one in now.found if one.state != "done"}):
         allow_import(problem)
     say(_plan_line(now))
-    ended = launch(now.plan, now.root, now.found, how, progress())
-    now = Overview(now.plan, now.root, ended, how.workers)
+    now = launch(now, progress())
     _show_result(now)
-    if now.counts["done"] < len(ended):
+    if now.counts["done"] < len(now.found):
         sys.exit(1)
 
 
@@ -139,8 +138,8 @@ def _plan_line(now: Overview) -> str:
     source = "finished runs" if expected.corrected else "a table; another machine differs"
     return (
         f"{skipped}{left:,} to do ({', '.join(reasons)}). About "
-        f"{duration(expected.seconds, about=True)} on {now.workers} workers x {threads} thread, "
-        f"{expected.bytes / 1e6:,.0f} MB (from {source}).{merged}"
+        f"{duration(expected.seconds, about=True)} on {now.options.workers} workers x {threads} "
+        f"thread, {expected.bytes / 1e6:,.0f} MB (from {source}).{merged}"
     )
 
 
@@ -151,7 +150,7 @@ def _show_plan(now: Overview) -> None:
         "num_runs": len(now.found),
         "num_duplicates": now.plan.num_duplicates,
         "counts": now.counts,
-        "workers": now.workers,
+        "workers": now.options.workers,
         "seconds": round(now.expected.seconds, 1),
         "bytes": now.expected.bytes,
         "corrected": now.expected.corrected,
@@ -173,7 +172,7 @@ def _show_status(now: Overview) -> None:
     if _emit_status(now):
         return
     left = duration(now.expected.seconds, about=True)
-    told = f"   about {left} left on {now.workers} workers"
+    told = f"   about {left} left on {now.options.workers} workers"
     counts = "   ".join(f"{name} {now.counts[name]:,}" for name in STATES)
     show(f"{now.root}   {len(now.found):,} runs   {now.plan.source}")
     show(f"  {counts}{told if now.counts['done'] < len(now.found) else ''}")

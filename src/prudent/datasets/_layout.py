@@ -27,7 +27,7 @@ ARRAYS = {"theta": "float32", "x": "float32", "reason": "uint8"}
 #: What the numbers in ``reason`` mean.
 REASONS = ("valid", "nan", "infinite", "raised", "malformed")
 MISSING = 255
-#: The rows that are drawn together; see :mod:`prudent.datasets.drawing`.
+#: The rows that are drawn together; see :mod:`prudent.datasets.simulate`.
 BLOCK = 256
 #: The usual size of a chunk, as float32.
 CHUNK_BYTES = 4 * 2**20

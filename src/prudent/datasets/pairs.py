@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent._arrays import float32
+from prudent._arrays import finite_rows, float32
 from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError, unknown_name
@@ -201,11 +201,6 @@ def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
         )
     if theta[0] == 0:
         raise DataError("`theta` and `x` are empty; expected at least one simulation.")
-
-
-def finite_rows(values: Tensor) -> Tensor:
-    """Whether each row, (N, ...) as (N,), holds neither NaN nor infinity."""
-    return values.isfinite().flatten(1).all(dim=1)
 
 
 def _refuse_non_finite(name: str, value: Tensor) -> None:

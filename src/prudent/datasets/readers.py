@@ -19,7 +19,7 @@ from typing import Any, Union
 import numpy as np
 from torch import Tensor
 
-from prudent._arrays import float32
+from prudent._arrays import finite_rows, float32
 from prudent._extras import require
 from prudent.datasets._layout import CHUNK_BYTES, row_bytes
 from prudent.datasets.pairs import Pairs, check_shapes
@@ -139,7 +139,7 @@ class FileRows:
         """Rows of ``theta`` and ``x``, and 1 where x is not finite."""
         with self._open() as arrays, np.errstate(over="ignore"):
             theta, x = (float32(role, array[start:stop]) for role, array in arrays.items())
-        return theta, x, ~x.isfinite().flatten(1).all(dim=1)
+        return theta, x, ~finite_rows(x)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[dict[str, Any]]:

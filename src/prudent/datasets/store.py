@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from prudent._files import sha256, to_json, write_atomic
-from prudent._randomness import generator
 from prudent.datasets import _layout as layout
 from prudent.datasets._layout import ARRAYS, REASONS, count_reasons
 from prudent.datasets.pairs import Pairs
@@ -136,19 +135,29 @@ class Store:
         """Rows from ``start`` to before ``stop``: ``theta``, ``x`` and ``reason``."""
         if not 0 <= start < stop <= len(self):
             raise InputError(f"rows {start} to {stop} do not exist; there are {len(self):,}.")
-        return self._rows(torch.arange(start, stop))
+        found = {
+            name: torch.empty(stop - start, *self.shapes[name], dtype=getattr(torch, kind))
+            for name, kind in ARRAYS.items()
+        }
+        for index in range(start // self.chunk_size, self.chunks(stop).stop):
+            first, end = self.bounds(index)
+            begin, end = max(first, start), min(end, stop)
+            for name, values in self.chunk(index).items():
+                part = torch.from_numpy(values[begin - first : end - first])
+                found[name][begin - start : end - start] = part
+        return found["theta"], found["x"], found["reason"]
 
-    def pairs(self, budget: int | None = None, seed: int | None = None) -> Pairs:
-        """The valid pairs among ``budget`` simulations, in memory.
-
-        Args:
-            budget: The number of simulations, failed ones included; all by default.
-            seed: The seed of a random subset; the first simulations by default.
-        """
+    def pairs(self, budget: int | None = None) -> Pairs:
+        """The valid pairs among the first ``budget`` simulations, failed ones included."""
         number = len(self) if budget is None else budget
-        theta, x, reason = self._rows(subset(len(self), number, seed))
+        if not 0 < number <= len(self):
+            raise InputError(
+                f"cannot take {number:,} of {len(self):,} simulations; "
+                f"choose a budget from 1 to {len(self):,}."
+            )
+        theta, x, reason = self.read(0, number)
         if not bool((reason == 0).any()):
-            raise DataError(f"none of {len(theta):,} simulations in {self.path} is valid.")
+            raise DataError(f"none of {number:,} simulations in {self.path} is valid.")
         return Pairs.among(theta, x, reason == 0)
 
     def num_invalid(self) -> dict[str, int]:
@@ -159,21 +168,6 @@ class Store:
         """The number of simulations by reason, valid ones included, in the chunks before a row."""
         found = [count_reasons(self.chunk(i, ("reason",))["reason"]) for i in self.chunks(stop)]
         return {name: sum(counts[name] for counts in found) for name in REASONS}
-
-    def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The arrays at sorted rows, of which every chunk is read once."""
-        found = {
-            name: torch.empty(len(rows), *self.shapes[name], dtype=getattr(torch, kind))
-            for name, kind in ARRAYS.items()
-        }
-        chunks, lengths = torch.unique_consecutive(rows // self.chunk_size, return_counts=True)
-        end = 0
-        for index, length in zip(chunks.tolist(), lengths.tolist(), strict=True):
-            place, end = slice(end, end + length), end + length
-            inside = (rows[place] - index * self.chunk_size).numpy()
-            for name, values in self.chunk(index).items():
-                found[name][place] = torch.from_numpy(values[inside])
-        return found["theta"], found["x"], found["reason"]
 
     @cached_property
     def _arrays(self) -> dict[str, Any]:
@@ -228,22 +222,6 @@ def check_free(path: Path, but: str = "") -> None:
             f"{path} exists and holds `{min(foreign)}`; nothing was changed. "
             "Give the path of a new directory."
         )
-
-
-def subset(num_available: int, budget: int, seed: int | None) -> Tensor:
-    """Sorted row numbers (budget,): the first, or with a seed a random subset.
-
-    It depends on the three numbers alone.
-    """
-    if not 0 < budget <= num_available:
-        raise InputError(
-            f"cannot take {budget:,} of {num_available:,} simulations; "
-            f"choose a budget from 1 to {num_available:,}."
-        )
-    if seed is None:
-        return torch.arange(budget)
-    order = torch.randperm(num_available, generator=generator(seed, "subset", num_available))
-    return order[:budget].sort().values
 
 
 def remove_partial(path: Path) -> None:

@@ -18,9 +18,8 @@ from torch import Tensor
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
-from prudent.datasets.drawing import draw
 from prudent.datasets.readers import open_rows
-from prudent.datasets.simulate import draw_pairs, simulate
+from prudent.datasets.simulate import draw, draw_pairs, simulate
 from prudent.datasets.streaming import Rows
 from prudent.errors import DataError, InputError, StoreError
 from prudent.estimators.priors import check_prior, from_table, to_spec

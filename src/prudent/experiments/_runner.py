@@ -1,20 +1,25 @@
-"""Works through the runs of a sweep: retries, failures, runs that others work on; and shows it."""
+"""Works through the runs of a sweep: retries, failures, runs that others work on; and shows it.
+
+A worker process calls :func:`attempt`, and whatever becomes of its run is an outcome. Nothing
+heavy is imported before that, so that the process that hands out the runs stays small.
+"""
 
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from prudent._files import DISK_FULL
+from prudent._locks import Busy
 from prudent._progress import Progress, duration
-from prudent.errors import StoreError
+from prudent.errors import StoreError, one_line
 from prudent.experiments import store
-from prudent.experiments._worker import Outcome, attempt
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.experiments.engines import Engine, WorkerDied
-from prudent.experiments.status import states
+from prudent.experiments.engines import Engine, WorkerDied, report
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
@@ -22,8 +27,50 @@ MOST_STRIKES = 3
 TRAINING_SHARE = 0.9
 
 
+class Outcome(NamedTuple):
+    """How a run ended: ``done``, ``failed``, ``busy`` (elsewhere) or ``full`` (the disk)."""
+
+    state: str
+    reason: str = ""
+
+
 class DiskFull(StoreError):
     """There is no space for the results; nothing that was finished is lost."""
+
+
+def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -> Outcome:
+    """Run a config below ``root`` unless another process does; errors are stored, not raised."""
+
+    def tell(row: dict[str, Any]) -> None:
+        told: dict[str, Any] = {"stage": "diagnosing"}
+        if "validation_loss" in row:
+            told = {"validation_loss": row["validation_loss"]}
+        report({"run": str(config), "identity": config.identity, **told})
+
+    path = root / config.identity
+    try:
+        with store.claim(path, wait=False):
+            try:
+                from prudent.experiments.run import run_claimed
+
+                run_claimed(config, path, tell, num_simulations)
+            except (Exception, SystemExit) as error:
+                reason = one_line(error)
+                if _disk_is_full(error):
+                    return Outcome("full", reason)
+                store.record_failure(config, path, reason, traceback.format_exc())
+                return Outcome("failed", reason)
+            return Outcome("done")
+    except Busy:
+        return Outcome("busy")
+
+
+def _disk_is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Runner:
@@ -119,7 +166,7 @@ class Runner:
         """Runs of other processes: finished, failed, or free because their process died."""
         self.looked = time.monotonic()
         held, self.held = self.held, []
-        for one in states(held, self.root):
+        for one in store.states(held, self.root):
             if one.state in ("done", "failed"):
                 self._tell(one.config, one.state, one.note)
             else:

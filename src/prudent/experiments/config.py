@@ -52,6 +52,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.format not in FORMATS:
+            raise StoreError(
+                f"the run has format {self.format}, this version reads formats up to {FORMAT}. "
+                "Upgrade prudent."
+            )
         methods.get(self.method).weights(self.training.weight)
         if self.thorough and self.num_test < THOROUGH_PAIRS:
             raise InputError(
@@ -69,18 +74,8 @@ class RunConfig:
         return {**to_dict(self), **self.training.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """The inverse of :meth:`to_dict`."""
-        if values.get("format") not in FORMATS:
-            raise StoreError(
-                f"the run has format {values.get('format')}, this version reads formats up to "
-                f"{FORMAT}. Upgrade prudent."
-            )
-        return cls.from_settings(values)
-
-    @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> RunConfig:
-        """A run from what a user wrote; all mistakes are told at once.
+        """A run from what a user wrote or was stored; all mistakes are told at once.
 
         Args:
             settings: The fields of this class, with those of the training in ``training``, where

@@ -6,8 +6,9 @@ import io
 import logging
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +18,10 @@ from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments.config import RunConfig
-from prudent.experiments.cost import disk_bytes, largest
+from prudent.experiments.cost import Estimate, disk_bytes, estimate, largest
 from prudent.experiments.engines import ENGINES, open_engine
 from prudent.experiments.settings import read_settings
-from prudent.experiments.status import RunState, count, outdated, states
+from prudent.experiments.store import RunState, count, states
 from prudent.experiments.sweep import FILE, Sweep, read_sweep
 
 # The sweeps that come with prudent.
@@ -54,6 +55,36 @@ class LaunchOptions:
         cores = len(affinity(0)) if affinity else os.cpu_count() or 1
         room = max(1, cores // max(config.threads for config in configs))
         return cls(room if workers is None else workers, **options)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A sweep in a directory, the way it is run, and the state of each of its runs."""
+
+    plan: Sweep
+    root: Path
+    options: LaunchOptions
+    found: Sequence[RunState]
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many runs are in each state."""
+        return count(self.found)
+
+    @cached_property
+    def left(self) -> list[RunConfig]:
+        """The runs that are not done."""
+        return [one.config for one in self.found if one.state != "done"]
+
+    @cached_property
+    def expected(self) -> Estimate:
+        """What the unfinished runs cost, corrected by the finished ones."""
+        done = [one.config for one in self.of("done")]
+        return estimate(self.left, done, self.root, self.options.workers)
+
+    def of(self, *names: str) -> list[RunState]:
+        """The runs that are in one of some states."""
+        return [one for one in self.found if one.state in names]
 
 
 def find_sweep(file: str | os.PathLike[str]) -> Path:
@@ -90,21 +121,15 @@ def run_sweep(
     plan = read_sweep(find_sweep(file))
     root = Path("runs") / plan.name if output is None else Path(output)
     how = LaunchOptions.of(plan.configs, **options)
-    return count(launch(plan, root, states(plan.configs, root), how, progress))
+    return launch(Overview(plan, root, how, states(plan.configs, root)), progress).counts
 
 
-def launch(
-    plan: Sweep,
-    root: Path,
-    found: Sequence[RunState],
-    options: LaunchOptions,
-    progress: Reporter = None,
-) -> Sequence[RunState]:
-    """Work on what is left of a sweep, whose runs are as found; their states afterwards."""
-    left = [one.config for one in found if one.state != "done"]
+def launch(now: Overview, progress: Reporter = None) -> Overview:
+    """Work on what is left of a sweep; returns what became of it."""
+    plan, root, options, left = now.plan, now.root, now.options, now.left
     if (root / FILE).is_file():
         read_settings(root / FILE)  # refuses what a newer version wrote
-    old = outdated(plan.configs, root)
+    old = _outdated(plan.configs, root)
     if old and not options.force:
         raise InputError(
             f"{root} has {len(old)} runs of a simulator whose file has changed since. Choose "
@@ -113,7 +138,7 @@ def launch(
         )
     if not left:
         plan.write(root)
-        return found
+        return now
     _check_space(root, disk_bytes(left, options.workers), force=options.force)
     scratch = root / ".work" / f"{options.engine}-{os.getpid()}"
     workers = min(options.workers, len(left))
@@ -123,19 +148,34 @@ def launch(
             plan.write(root)
             _set_aside(old, root)
             with Progress("sweep", 1.0, progress) as display:
-                listen = View(left, len(found) - len(left), display).listen
+                listen = View(left, now.counts["done"], display).listen
                 budgets = {key: config.budget for key, config in largest(plan.configs).items()}
                 Runner(left, root, engine, listen, options.timeout, budgets).run()
     except DiskFull as error:
-        raise StoreError(f"{error} {_interruption(plan, root)}") from error
+        raise StoreError(f"{error} {_interruption(now)}") from error
     except BaseException as error:
         # The first sign comes at once; counting takes a moment.
-        error.add_note(_interruption(plan, root))
+        error.add_note(_interruption(now))
         raise
     finally:
         with contextlib.suppress(OSError):
             scratch.parent.rmdir()
-    return _record(plan, root)
+    return _record(now)
+
+
+def _outdated(configs: Iterable[RunConfig], root: Path) -> list[Path]:
+    """Finished runs of the problems of some runs whose simulator was another one than now."""
+    sources = {config.problem: config.source for config in configs if config.source}
+    found = []
+    for file in sorted(root.glob("*/config.json")) if sources else ():
+        try:
+            settings = read_settings(file)
+        except InputError:
+            continue  # other commands say what is wrong with it
+        source = sources.get(str(settings.get("problem")))
+        if source is not None and settings.get("source", "") != source:
+            found.append(file.parent)
+    return found
 
 
 def _set_aside(runs: Sequence[Path], root: Path) -> None:
@@ -158,30 +198,30 @@ def _check_space(root: Path, needed: int, *, force: bool) -> None:
         )
 
 
-def _interruption(plan: Sweep, root: Path) -> str:
+def _interruption(now: Overview) -> str:
     """What is done and left when a sweep ends before its end."""
-    numbers = count(_record(plan, root))
+    numbers = _record(now).counts
     begun = numbers["interrupted"] + numbers["running"]
     failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""
     return (
         f"interrupted: {numbers['done']} done, {failed}{begun} continue from checkpoints, "
-        f"{numbers['left']} left. Continue with: prudent sweep {plan.source} -o {root}"
+        f"{numbers['left']} left. Continue with: prudent sweep {now.plan.source} -o {now.root}"
     )
 
 
-def _record(plan: Sweep, root: Path) -> list[RunState]:
-    """The state of each run, also written down for people: which directory is which run."""
-    found = states(plan.configs, root)
+def _record(now: Overview) -> Overview:
+    """The state of each run now, also written down for people: which directory is which run."""
+    now = replace(now, found=states(now.plan.configs, now.root))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "problem", "method", "budget", "seed", "state"])
-    for c, state in ((one.config, one.state) for one in found):
+    for c, state in ((one.config, one.state) for one in now.found):
         # A spreadsheet would take a name that begins like this for a formula.
         problem = f"'{c.problem}" if c.problem[0] in "=+-@" else c.problem
         writer.writerow([c.identity, problem, c.method, c.budget, c.seed, state])
-    data = text.getvalue().encode("utf-8", "replace")
+    path, data = now.root / INDEX, text.getvalue().encode("utf-8", "replace")
     # No reason to hide what went wrong before.
     with contextlib.suppress(OSError, StoreError):
-        if not (root / INDEX).is_file() or (root / INDEX).read_bytes() != data:
-            write_atomic(root / INDEX, data)
-    return found
+        if not path.is_file() or path.read_bytes() != data:
+            write_atomic(path, data)
+    return now

@@ -40,7 +40,7 @@ from prudent.errors import InputError, PrudentError, unknown_name
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.experiments.status import RunState, states
+from prudent.experiments.store import RunState, states
 from prudent.experiments.sweep import FILE, stored_sweep
 
 if TYPE_CHECKING:
@@ -61,17 +61,10 @@ Rows = Iterator[dict[str, Any]]
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Results:
-    """The tables of a directory; one without rows has its columns all the same.
+    """The finished runs of a directory, and the tables ``runs curves history ranks draws``.
 
-    Tables other than ``runs`` are read when they are first asked for.
-
-    Args:
-        finished: The finished runs.
-        runs: One row per run; those that are not done have no metrics but a reason.
-        curves: The coverage curves, one row per run and level.
-        history: The training curves, one row per run and epoch.
-        ranks: SBC and TARP of thorough runs, one row per run, test, parameter and level.
-        draws: Posterior draws of thorough runs for one observation, one row per number.
+    A table without rows has its columns all the same. Runs that are not done have no metrics but a
+    reason. Tables other than ``runs`` are read when they are first asked for.
     """
 
     finished: Sequence[store.Run]
@@ -123,11 +116,7 @@ class Results:
 
 
 def load_results(directory: str | os.PathLike[str]) -> Results:
-    """All tables, of the runs that are finished at this moment.
-
-    Args:
-        directory: The directory of several runs, or of one.
-    """
+    """All tables, of the runs in a directory that are finished at this moment, or of one run."""
     require("pandas", "results", "tables of results")
     root = Path(directory)
     planned: list[RunState] = []

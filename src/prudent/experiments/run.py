@@ -16,7 +16,7 @@ from prudent._progress import Reporter
 from prudent._randomness import seeded, threads
 from prudent.contracts import Estimator
 from prudent.datasets import read
-from prudent.datasets.drawing import draw
+from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError

@@ -1,4 +1,4 @@
-"""Finished runs on disk: all of a run or none of it.
+"""Runs on disk: all of a finished one or none of it, and what became of the others.
 
 A run is a directory. Its files are written to ``.work`` beside it, ``metrics.json`` last with the
 checksums of the others, and then the directory takes its name in one step.
@@ -11,13 +11,14 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prudent import _locks
 from prudent._files import (
     dump_json,
     load_json,
@@ -27,6 +28,7 @@ from prudent._files import (
     to_json,
     write_atomic,
 )
+from prudent._locks import hold, holder
 from prudent.errors import InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.history import History
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 ERROR = "error.txt"
 # What an unfinished run has in ``.work``, beside its lock or claim.
 PARTS = ("", ".checkpoint")
+STATES = ("done", "running", "failed", "interrupted", "left")
 
 logger = logging.getLogger("prudent")
 
@@ -46,13 +49,8 @@ logger = logging.getLogger("prudent")
 class Run:
     """A finished run, read from its directory.
 
-    Args:
-        path: The directory.
-        config: What was run.
-        metrics: Its scalars.
-        coverage: ``levels``, ``curve``, ``lower`` and ``upper`` of the coverage curve.
-        timing: Seconds and versions.
-        files: The size and SHA-256 of each file.
+    The ``metrics`` are scalars, ``coverage`` the ``levels``, ``curve``, ``lower`` and ``upper`` of
+    the coverage curve, ``timing`` seconds and versions, ``files`` the size and SHA-256 of each.
     """
 
     path: Path
@@ -83,6 +81,15 @@ class Run:
         return History.from_jsonl(self.file("history.jsonl").decode())
 
 
+@dataclass(frozen=True)
+class RunState:
+    """A run of a sweep, one of ``STATES``, and why it failed or how far it is."""
+
+    config: RunConfig
+    state: str
+    note: str = ""
+
+
 def find(path: Path, config: RunConfig) -> Run | None:
     """The finished run at that path, None if there is none, an error if another one is there."""
     if not path.exists():
@@ -109,16 +116,11 @@ def unfinished_path(path: Path, suffix: str = "") -> Path:
 def claim(path: Path, *, wait: bool) -> Iterator[None]:
     """Hold a run for writing; see :func:`prudent._locks.hold`."""
     try:
-        with _locks.hold(unfinished_path(path, ".lock"), wait=wait):
+        with hold(unfinished_path(path, ".lock"), wait=wait):
             yield
     finally:
         with contextlib.suppress(OSError):  # others may work there
             unfinished_path(path).parent.rmdir()
-
-
-def holder(path: Path) -> dict[str, Any] | None:
-    """The ``host``, ``pid`` and ``since`` of who holds a run, or None if nobody does."""
-    return _locks.holder(unfinished_path(path, ".lock"))
 
 
 def is_finished(path: Path) -> bool:
@@ -200,7 +202,7 @@ def read(path: Path) -> Run:
         for name in ("config.json", "coverage.json", "timing.json")
     ]
     config, coverage, timing = parts
-    return Run(path, RunConfig.from_dict(config), metrics, coverage, timing, listing)
+    return Run(path, RunConfig.from_settings(config), metrics, coverage, timing, listing)
 
 
 def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
@@ -223,3 +225,64 @@ def _order(run: Run) -> tuple[Any, ...]:
 
 def _remedy(path: Path) -> str:
     return f"Restore it, or delete {path} and run it again."
+
+
+def states(configs: Sequence[RunConfig], root: Path, *, verify: bool = False) -> list[RunState]:
+    """The state of each run in a directory, which need not exist.
+
+    With ``verify`` all files of finished runs are checked against their checksums.
+    """
+    finished, unfinished = _names(root), _names(root / ".work")
+    return [RunState(c, *_state(c, root, finished, unfinished, verify=verify)) for c in configs]
+
+
+def count(found: Iterable[RunState]) -> dict[str, int]:
+    """How many runs are in each state; all states are there, and they add up."""
+    number = Counter(one.state for one in found)
+    return {name: number[name] for name in STATES}
+
+
+def _state(
+    config: RunConfig, root: Path, finished: set[str], unfinished: set[str], *, verify: bool
+) -> tuple[str, str]:
+    name = config.identity
+    path = root / name
+    if name in finished:
+        if verify:
+            return _verified(path)
+        if is_finished(path):
+            return "done", ""
+        return "failed", f"{path} exists and is not a finished run; remove it"
+    lock = unfinished_path(path, ".lock")
+    if unfinished & {lock.name, f"{name}.claim"} and (who := holder(lock)) is not None:
+        by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
+        return "running", ", ".join([by, *_epoch(config, path)])
+    if name in unfinished and (reason := failure(path)) is not None:
+        return "failed", reason
+    if name in unfinished or f"{name}.checkpoint" in unfinished:
+        return "interrupted", "".join(_epoch(config, path))
+    return "left", ""
+
+
+def _verified(path: Path) -> tuple[str, str]:
+    try:
+        run = read(path)
+        for name in run.files:
+            run.file(name)
+    except StoreError as error:
+        return "failed", str(error)
+    return "done", ""
+
+
+def _epoch(config: RunConfig, path: Path) -> list[str]:
+    """The epoch of the last checkpoint, if there is one."""
+    found = unfinished_path(path, ".checkpoint").rglob("epoch-*")
+    epochs = [int(match[1]) for file in found if (match := re.match(r"epoch-(\d+)", file.name))]
+    return [f"epoch {max(epochs)} of {config.training.epochs}"] if epochs else []
+
+
+def _names(directory: Path) -> set[str]:
+    try:
+        return set(os.listdir(directory))
+    except OSError:
+        return set()

@@ -15,8 +15,8 @@ from browser.payloads import PAYLOADS, hostile_results
 from stores import METHODS, synthetic_results
 
 from prudent.experiments import load_results
-from prudent.experiments.launch import LaunchOptions, launch
-from prudent.experiments.status import states
+from prudent.experiments.launch import LaunchOptions, Overview, launch
+from prudent.experiments.store import states
 from prudent.experiments.sweep import read_sweep
 from prudent.reports.html import write_report
 
@@ -59,7 +59,8 @@ def trained(root):
     """Real runs: `smoke.toml` on one problem, with one epoch and few test pairs."""
     changes = ["problem=weinberg", "budget=512", "training.epochs=1", "num_test=32"]
     plan = read_sweep(SMOKE, changes)
-    launch(plan, root, states(plan.configs, root), LaunchOptions(workers=2), progress=False)
+    found = states(plan.configs, root)
+    launch(Overview(plan, root, LaunchOptions(workers=2), found), progress=False)
     return load_results(root)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from prudent._extras import require
 from prudent.errors import InputError, StoreError
-from prudent.experiments.engines.contract import Engine, WorkerDied
+from prudent.experiments.engines import Engine, WorkerDied, prepare
 from prudent.version import __version__
 
 TOPIC = "prudent"
@@ -102,7 +102,7 @@ class Dask(Engine):
         self._client.cancel([inner], force=True)
         self._client.restart_workers(busy, raise_for_error=False)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Take all calls back; workers end theirs at the next epoch."""
         with contextlib.suppress(Exception):  # the scheduler may be what failed
             self._client.cancel(list(self._futures.values()), force=True)
@@ -112,8 +112,10 @@ class Dask(Engine):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def close(self) -> None:
+    def close(self, *, kill: bool = False) -> None:
         """Close the client, and the cluster and its directory if they are ours."""
+        if kill:
+            self._stop()
         with contextlib.suppress(Exception):
             if self._cluster is not None:
                 self._cluster.close(timeout=CLOSE_SECONDS)
@@ -225,8 +227,6 @@ def _plugin(*places: str) -> Any:
 
         def setup(self, worker: Any) -> None:
             """Prepares a worker for runs."""
-            from prudent.experiments._worker import prepare
-
             sys.path += [p for p in places if os.path.isdir(p) and p not in sys.path]
             prepare(functools.partial(_tell, worker))
 

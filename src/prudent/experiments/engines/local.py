@@ -18,8 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from prudent.experiments._worker import prepare
-from prudent.experiments.engines.contract import Engine, WorkerDied
+from prudent.experiments.engines import Engine, WorkerDied, prepare
 
 PR_SET_PDEATHSIG = 1
 
@@ -61,15 +60,10 @@ class Local(Engine):
             if slot.future is future:
                 slot.close(kill=True)
 
-    def stop(self) -> None:
-        """End all workers now."""
+    def close(self, *, kill: bool = False) -> None:
+        """End the workers, which have nothing to do unless they are to be killed."""
         for slot in self._slots:
-            slot.close(kill=True)
-
-    def close(self) -> None:
-        """End the workers, which have nothing to do."""
-        for slot in self._slots:
-            slot.close()
+            slot.close(kill=kill)
 
 
 class _Slot:

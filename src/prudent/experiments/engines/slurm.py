@@ -84,14 +84,11 @@ class Job:
         lifetime = max(seconds // 2, seconds - MARGIN_SECONDS)
         stagger = f"{min(STAGGER_SECONDS, lifetime // 4)}s"
         folder = shlex.quote(str(logs))  # which dask-jobqueue does not do
+        same = ("queue", "account", "cores", "walltime", "interface")
         return {
-            "queue": self.queue,
-            "account": self.account,
-            "cores": self.cores,
+            **{name: getattr(self, name) for name in same},
             "processes": self.cores,
             "memory": self.memory.replace(" ", ""),
-            "walltime": self.walltime,
-            "interface": self.interface,
             "job_name": "prudent",
             "job_script_prologue": list(self.prologue),
             "python": shlex.quote(sys.executable),
