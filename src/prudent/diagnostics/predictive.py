@@ -20,7 +20,6 @@ from prudent._arrays import finite_rows, float32
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Prior
-from prudent._arrays import finite_rows
 from prudent.diagnostics._bands import holm
 from prudent.diagnostics.verdict import ERROR_RATE
 from prudent.errors import DataError, InputError
