@@ -222,7 +222,7 @@ def test_test_pairs_are_not_training_pairs():
 
 
 def test_identity():
-    """Pinned: a changed identity would orphan everybody's finished runs."""
+    """Every setting is part of it; `identities.json` pins the values themselves."""
     assert TINY.identity == RunConfig.from_settings(TINY.to_dict()).identity
     others = [
         dataclasses.replace(TINY, training=Options(epochs=3, batch_size=32)),

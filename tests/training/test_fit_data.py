@@ -1,5 +1,6 @@
 """Training on stores, files and streams: the same call, the same result, flat memory."""
 
+import os
 import subprocess
 import sys
 
@@ -150,7 +151,7 @@ def peak():
 readers.CHUNK_BYTES = 2**18
 streaming.SAMPLE_BYTES = 2**20
 options = dict(method="npe", hidden=[8], transforms=1, epochs=1, batch_size=512, progress=False)
-options["embedding"] = torch.nn.Linear(64, 4)
+options["embedding"] = torch.nn.Linear(128, 4)
 prior = prudent.problems.box([0.0], [1.0])
 small, large, stream = sys.argv[1:]
 prudent.fit(read(small, stream=True), prior=prior, **options)  # what is loaded once
@@ -158,24 +159,28 @@ before = peak()
 prudent.fit(read(large, stream=stream == "True"), prior=prior, **options)
 print(peak() - before)
 """
-MARGIN = 12_000  # kilobytes
+# Kilobytes: a third of what the larger file has more, and several times the noise of allocators.
+MARGIN = 30_000
 
 
 def growth(small, large, stream):
     command = [sys.executable, "-c", MEMORY, str(small), str(large), str(stream)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Large blocks go back to the system at once, so that the peak is what was in use.
+    settings = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
 
 @pytest.mark.process
 def test_memory_is_flat_in_the_number_of_simulations(tmp_path):
-    """16 MB, and four times as much, take the same memory by stream, and not in memory."""
+    """32 MB, and four times as much, take the same memory by stream, and not in memory."""
     rng = np.random.default_rng(0)
     for name, rows in (("small", 8_192), ("one", 65_536), ("four", 4 * 65_536)):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file["theta"] = rng.random((rows, 1), dtype=np.float32)
-            file["x"] = rng.random((rows, 64), dtype=np.float32)
+            file["x"] = rng.random((rows, 128), dtype=np.float32)
     small, one, four = (tmp_path / f"{name}.h5" for name in ("small", "one", "four"))
     grown = {
         "one": growth(small, one, stream=True),
@@ -184,7 +189,7 @@ def test_memory_is_flat_in_the_number_of_simulations(tmp_path):
     }
     print(grown)
     assert grown["four"] - grown["one"] < MARGIN
-    assert grown["loaded"] - grown["one"] > 4 * MARGIN, "the measurement sees nothing"
+    assert grown["loaded"] - grown["one"] > 3 * MARGIN, "the measurement sees nothing"
 
 
 def test_priors_are_written_down():

@@ -71,8 +71,7 @@ def fit(
             members of an ensemble begin from copies of a network, or call the function each.
         hidden: Widths of the hidden layers of the ratio network or of the flow's conditioners.
         transforms: How many the flow has; only for NPE methods.
-        device: Where to train: ``cpu``, ``cuda``, ``mps`` or a torch device. The estimator stays
-            there; data and prior are on the CPU.
+        device: Where to train, such as ``cuda``. The estimator stays there; data are on the CPU.
         checkpoint: A directory. The state is kept there while training, and the same call goes on
             from it after a crash, with the same result as without.
         progress: None for a bar on terminals, True, False, or a function of each history row.
@@ -90,8 +89,7 @@ def fit(
     torch.Size([5])
     """
     method, settings = methods.canonical(method), Options.of(**options)
-    chosen = methods.get(method)
-    whole("seed", seed)
+    chosen, seed = methods.get(method), whole("seed", seed)
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
     data, problem = _data(theta, x, invalid)
@@ -110,7 +108,7 @@ def fit(
         "version": __version__,
     }
     identity = _identity(info, networks, source, data) if checkpoint is not None else {}
-    place = _check_device(device)
+    place, learn = _check_device(device), partial(train, options=settings, progress=progress)
     if settings.members > 1 and isinstance(embedding, torch.nn.Module):
         networks["embedding"] = partial(copy.deepcopy, embedding)
 
@@ -120,16 +118,7 @@ def fit(
         checkpoints = None
         if checkpoint is not None:
             checkpoints = Checkpoints(Path(checkpoint, name), {**identity, "member": name})
-        train(
-            estimator,
-            objective,
-            *split,
-            options=settings,
-            seed=seed,
-            progress=progress,
-            checkpoints=checkpoints,
-            title=title,
-        )
+        learn(estimator, objective, *split, seed=seed, checkpoints=checkpoints, title=title)
         return estimator
 
     estimator = _train_members(train_one, data, settings, seed)
