@@ -26,7 +26,7 @@ from typing import Any
 
 from prudent._extras import require
 from prudent.errors import InputError, StoreError
-from prudent.experiments.engines import Engine, WorkerDied, prepare
+from prudent.experiments.engines.contract import Engine, WorkerDied, prepare
 from prudent.version import __version__
 
 TOPIC = "prudent"

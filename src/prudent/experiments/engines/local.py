@@ -18,7 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from prudent.experiments.engines import Engine, WorkerDied, prepare
+from prudent.experiments.engines.contract import Engine, WorkerDied, prepare
 
 PR_SET_PDEATHSIG = 1
 
