@@ -111,7 +111,7 @@ def test_a_ridge_too_thin_for_the_grid_is_reported():
     assert not measured.resolved.any()
     result = prudent.diagnose(density(ridge, box(2)), theta, x, progress=False)
     assert result.num_unresolved == 5
-    assert "5 pairs are not resolved, and count against safety" in str(result)
+    assert "5 not resolved, which counts against safety" in str(result)
     assert result.verdict.kind == "cannot be measured"
     # Nothing is known of a mean over no pairs, and nothing is made up.
     assert math.isnan(result.log_posterior)

@@ -207,7 +207,7 @@ class Diagnosis:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
         unit = "parts" if self.computed_by == "grid" else "draws"
         way = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
-        rough = f"; {self.num_unresolved:,} pairs are not resolved, and count against safety"
+        rough = f"; {self.num_unresolved:,} not resolved, which counts against safety"
         rows.append(("computed by", way + rough if self.num_unresolved else way))
         if self.num_invalid:
             rows.append(
