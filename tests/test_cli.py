@@ -122,6 +122,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_train_diagnose_report(tmp_path):
     """The three commands in a row, from a directory with a space, without a terminal."""
     place = tmp_path / "a place"
@@ -148,6 +149,7 @@ def test_train_diagnose_report(tmp_path):
     assert sorted(path.name for path in place.iterdir()) == ["page.html", "run"]
 
 
+@pytest.mark.process
 def test_simulate_and_continue(tmp_path):
     command = ["simulate", "gaussian", "-n", "300", "--chunk-size", "100", "-o", "sims.zarr"]
     first = prudent(*command, cwd=tmp_path)

@@ -17,6 +17,8 @@ from prudent import _locks
 from prudent._locks import Busy, hold, holder
 from prudent.errors import StoreError
 
+pytestmark = pytest.mark.process
+
 fcntl = pytest.importorskip("fcntl")
 
 SLEEPER = """

@@ -16,6 +16,7 @@ import prudent
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.process
 def test_import_is_light_and_touches_nothing():
     code = """
 import sys, warnings, logging, random, torch
@@ -97,6 +98,7 @@ def blocks(document, language):
 
 
 @pytest.mark.parametrize("number", range(3))
+@pytest.mark.slow
 def test_readme_examples_run_as_written(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(
@@ -104,6 +106,7 @@ def test_readme_examples_run_as_written(number, tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_examples_of_the_documentation_run_as_written(tmp_path, monkeypatch):
     """The commands first, in a directory with a file of somebody else's simulations."""
     monkeypatch.chdir(tmp_path)
@@ -118,6 +121,7 @@ def test_examples_of_the_documentation_run_as_written(tmp_path, monkeypatch):
         exec(compile(example, f"docs/problems.md example {number + 1}", "exec"), {})
 
 
+@pytest.mark.slow
 def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -139,6 +143,7 @@ def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
     assert again == (tmp_path / "run" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_examples_of_the_diagnostics_page_run_in_order():
     names = {}
     for number, example in enumerate(blocks("docs/diagnostics.md", "python")):

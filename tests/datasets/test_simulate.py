@@ -30,6 +30,8 @@ from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems import Problem, box
 
+pytestmark = pytest.mark.process
+
 GAUSSIAN = problems.get("gaussian")
 
 

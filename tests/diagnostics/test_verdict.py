@@ -131,6 +131,7 @@ def test_what_is_not_resolved_counts_against_safety(power, share, words):
 
 
 @pytest.mark.parametrize("widen", [0.8, 1.0])
+@pytest.mark.slow
 def test_a_narrow_ratio_of_many_parameters_is_never_called_safe(widen):
     """Version 0.1.0 called it conservative, from draws that were worth one a pair."""
     torch.manual_seed(0)

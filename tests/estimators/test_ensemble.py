@@ -94,6 +94,7 @@ def test_rows_are_those_of_the_members():
 
 @pytest.mark.parametrize("kind", ["seeds", "folds"])
 @pytest.mark.parametrize("method", ["calnre", "calnpe"])
+@pytest.mark.slow
 def test_members_train_in_one_call_and_make_the_trip_to_disk(method, kind, tmp_path):
     options = {"method": method, "members": 3, "ensemble": kind, **SMALL}
     ensemble = prudent.fit(THETA, X, BOX.prior, seed=5, **options)

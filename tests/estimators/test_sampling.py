@@ -108,6 +108,7 @@ def agrees(target, draws, report):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.slow
 def test_draws_follow_the_posterior(target, method):
     draws, report = sample(target, method)
     assert report.method == method

@@ -25,6 +25,7 @@ from faults import tree_digest
 
 pytest.importorskip("distributed")
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
     # Dask's own sockets and tasks, at the end of the process.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -17,6 +17,8 @@ from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, read
 from prudent.training import Options
 
+pytestmark = pytest.mark.process
+
 # One parameter, because a diagnosis in more takes seconds.
 TINY = Options(epochs=2, batch_size=32)
 CONFIGS = [RunConfig("weinberg", m, 128, num_test=16, training=TINY) for m in ("npe", "calnre")]

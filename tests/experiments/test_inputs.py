@@ -200,6 +200,7 @@ SHARED = [
 ]
 
 
+@pytest.mark.slow
 def test_runs_of_a_sweep_share_their_simulations(tmp_path, monkeypatch):
     alone = [run_one(config, tmp_path / "alone" / config.identity, False) for config in SHARED]
     calls = []

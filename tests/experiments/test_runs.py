@@ -79,6 +79,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_crash_before_the_end_leaves_no_run(tmp_path, monkeypatch):
     """At every file: the run is absent, and the next attempt finishes it."""
     for stop_at in range(1, len(FILES) + 1):

@@ -16,6 +16,7 @@ from prudent.experiments.sweep import read_sweep
 
 pytest.importorskip("dask_jobqueue")
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="needs sh"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]

@@ -332,6 +332,7 @@ def test_the_runs_of_the_demonstration_stay(tmp_path, monkeypatch):
         assert find_sweep(name) == Path(name)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_call(tmp_path):
     from prudent.experiments import load_results, run_sweep
 

@@ -27,7 +27,10 @@ from faults import file_size_limit, tree_digest
 from prudent.experiments import load_results
 from terminal import seen_on_a_terminal
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
 
 GRID = {"budgets": [160, 161, 162, 163], "methods": '["npe", "nre"]'}
 

@@ -147,6 +147,7 @@ def test_four_modes():
     assert bool((PROBLEM.log_posterior(axis, x) < value[0] - 1).all())
 
 
+@pytest.mark.slow
 def test_truth_has_a_density_and_the_outside_none():
     theta, x = PROBLEM.draw(20_000, seed=17)
     theta, x = torch.cat((theta, HARD)), torch.cat((x, PROBLEM.simulate(HARD, generator(18))))

@@ -402,6 +402,7 @@ def test_nothing_private_is_in_the_page(demo, tmp_path, monkeypatch):
     assert private("no space in /home/other/x: 3 MB free") == "no space in ~/x: 3 MB free"
 
 
+@pytest.mark.slow
 def test_twelve_hundred_runs_stay_small(tmp_path):
     results = synthetic_results(
         ("slcp", "weinberg", "mg1", "lotka_volterra", "spatial_sir", "two_moons"),
@@ -460,6 +461,7 @@ def test_the_page_is_that_of_the_tables(store, tmp_path):
         assert said[run] == (verdict.kind, verdict.evidence)
 
 
+@pytest.mark.slow
 def test_the_command_draws_figures(store, tmp_path):
     folder = tmp_path / "figures"
     arguments = ["report", str(store), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]
@@ -506,6 +508,7 @@ def test_a_page_that_fails_leaves_the_old_one(demo, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
+@pytest.mark.process
 def test_a_kill_leaves_the_old_page_or_the_new_one(demo, tmp_path):
     page, whole = tmp_path / "pages" / "report.html", tmp_path / "whole.html"
     write_report(demo, whole)

@@ -6,6 +6,8 @@ import torch
 import prudent
 from prudent.training import fit, methods
 
+pytestmark = pytest.mark.slow
+
 PAPER = ["slcp", "weinberg", "mg1", "lotka_volterra", "spatial_sir", "gravitational_waves"]
 # Weights of the paper's ratio networks; ours are the same but for what standardisation replaces.
 NRE_WEIGHTS = {

@@ -57,6 +57,7 @@ EARLY = {"epochs": 26, "learning_rate": 0.05, "hidden": [8], "patience": 4}
 
 
 @pytest.mark.parametrize("method", methods.names())
+@pytest.mark.slow
 def test_stopping_after_any_epoch_changes_nothing(method, tmp_path, every_epoch):
     undisturbed = outcome(train(method))
     for number in range(1, SMALL["epochs"]):
@@ -70,6 +71,7 @@ def test_stopping_after_any_epoch_changes_nothing(method, tmp_path, every_epoch)
 
 
 @pytest.mark.parametrize("options", [PLATEAU, EARLY], ids=["plateau", "early stopping"])
+@pytest.mark.slow
 def test_stopping_inside_schedule_and_patience(options, tmp_path, every_epoch):
     whole = train("nre", **options)
     if "patience" in options:
@@ -104,6 +106,7 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(ensemble, tmp_path
 
 
 @pytest.mark.parametrize("method", ["nre", "calnre", "npe", "calnpe"])
+@pytest.mark.process
 def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     options = {"epochs": 30, "checkpoint": tmp_path / "work"}
     undisturbed = train(method, epochs=30)
@@ -162,6 +165,7 @@ def two_checkpoints(tmp_path, every_epoch):
     return sorted(tmp_path.glob("epoch-*"))
 
 
+@pytest.mark.slow
 def test_any_damage_is_noticed_and_the_checkpoint_before_is_used(two_checkpoints, caplog):
     before, newest = two_checkpoints
     data = newest.read_bytes()

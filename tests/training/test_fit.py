@@ -23,6 +23,7 @@ SMALL = {"hidden": [16, 16], "epochs": 3, "batch_size": 64, "progress": False}
 
 
 @pytest.mark.parametrize("method", methods.names())
+@pytest.mark.slow
 def test_every_method_learns_and_repeats_bit_for_bit(method):
     options = {**SMALL, "epochs": 8}
     first = fit(THETA, X, PROBLEM.prior, method=method, seed=1, **options)
@@ -270,6 +271,7 @@ class TestInvalidSimulations:
             return float(estimator(x).log_prob(points).softmax(0)[0].mean())
 
     @pytest.mark.parametrize("method", ["nre", "npe"])
+    @pytest.mark.slow
     def test_the_posterior_given_success_is_right(self, method):
         theta, x, prior = self.two_sided(4000)
         options = {"method": method, "hidden": [64, 64], "epochs": 40, "progress": False}

@@ -95,6 +95,7 @@ def test_failed_simulations_count_in_the_marginal(tmp_path, stream):
 
 
 @pytest.mark.parametrize("options", [{}, {"members": 2, "ensemble": "folds"}])
+@pytest.mark.slow
 def test_a_stream_trains_as_well_as_memory(store, options):
     """Other batches and another split: the bits differ, the loss does not by much."""
     train = {**SMALL, **options, "epochs": 12, "method": "npe"}

@@ -87,6 +87,7 @@ def exact_log_density(theta):
 
 
 @pytest.mark.parametrize("method", ["nre", "npe"])
+@pytest.mark.slow
 def test_a_gaussian_with_failures(method):
     """prior x likelihood x P(valid | theta), which a marginal of valid theta alone would miss."""
     prior, theta, x = failing(8000, 0)

@@ -79,6 +79,7 @@ def mean_field(weight):
     return seen, prudent.diagnose(estimator, *correlated(4000, 1), progress=False)
 
 
+@pytest.mark.slow
 def test_the_penalty_widens_a_family_that_is_over_confident_on_its_training_pairs():
     seen, result = mean_field(0.0)
     assert seen.worst_shortfall > 0.05

@@ -20,6 +20,8 @@ from prudent.experiments.store import states
 from prudent.experiments.sweep import read_sweep
 from prudent.reports.html import write_report
 
+pytestmark = pytest.mark.browser
+
 SMOKE = Path(__file__).parents[3] / "sweeps" / "smoke.toml"
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
