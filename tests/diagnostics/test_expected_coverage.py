@@ -118,6 +118,19 @@ def test_a_ridge_too_thin_for_the_grid_is_reported():
     assert result.metrics()["log_posterior"] is None
 
 
+def test_a_density_of_zero_is_known_where_nothing_is_resolved():
+    """The same ridge, cut at the diagonal's half: the truths lie where the density is zero."""
+
+    def cut(theta, x):
+        ridge = -((theta.diff(dim=-1).squeeze(-1) / 1e-4).square()) / 2
+        return ridge.masked_fill(theta[..., 0] < 0, -torch.inf)
+
+    theta = torch.full((5, 2), -1.0)
+    result = prudent.diagnose(density(cut, box(2)), theta, torch.zeros(5, 1), progress=False)
+    assert result.num_unresolved == result.num_zero_density == 5
+    assert result.log_posterior == -math.inf
+
+
 def test_two_modes_of_different_width_against_a_fine_grid():
     theta, x = boxed_pairs(150, seed=3)
     plain = flat_alpha(two_modes, theta, x, LOW, HIGH, side=640)

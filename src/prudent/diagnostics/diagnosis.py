@@ -144,23 +144,28 @@ class Diagnosis:
         lambda d: d.measurement.method,
     )
 
-    def _known(self, values: Tensor, *, anyway: bool = False) -> Tensor:
-        """The rows of the pairs that are resolved, or of all with a density, in float64."""
+    def _known(self, values: Tensor) -> Tensor:
+        """The rows of the pairs that are resolved, in float64."""
+        return values[self.measurement.valid & self.measurement.resolved].double()
+
+    @property
+    def _settled(self) -> Tensor:
+        """Whether the density of each truth is known: if it is normalized, resolved or zero."""
         measured = self.measurement
-        return values[measured.valid & (measured.resolved | anyway)].double()
+        zero = measured.log_posterior == -torch.inf
+        return measured.valid & (measured.resolved | measured.normalized | zero)
 
     @property
     def _log_density(self) -> Tensor:
-        return self._known(self.measurement.log_posterior, anyway=self.measurement.normalized)
+        return self.measurement.log_posterior[self._settled].double()
 
     @property
     def _gain(self) -> Tensor:
-        prior = self._known(self.log_prior_density, anyway=self.measurement.normalized)
-        return self._log_density - prior
+        return self._log_density - self.log_prior_density[self._settled]
 
     @property
     def _log_norm(self) -> Tensor:
-        return self._known(self.measurement.log_norm, anyway=self.measurement.normalized)
+        return self.measurement.log_norm[self._settled].double()
 
     @property
     def _bias(self) -> Tensor:
