@@ -208,7 +208,7 @@ def slcp_exact(power=1.0):
 
 
 class Resampled:
-    """Draws by resampling a few prior draws, as ratio estimators do."""
+    """Draws by resampling a few prior draws."""
 
     def __init__(self, exact, prior, num_rows, num_candidates):
         self.candidates = prior.sample((num_candidates, num_rows))
@@ -224,11 +224,7 @@ class Resampled:
 
 def resampled(num_candidates, dim=2):
     exact = gaussian(dim=dim)
-    return Known(
-        lambda x: Resampled(exact(x), exact.prior, len(x), num_candidates),
-        exact.prior,
-        normalized=False,
-    )
+    return Known(lambda x: Resampled(exact(x), exact.prior, len(x), num_candidates), exact.prior)
 
 
 def groups(ranks, size):

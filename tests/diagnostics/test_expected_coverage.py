@@ -100,16 +100,30 @@ def test_narrow_posteriors_are_cut_again(scale):
     assert measured.resolved.all()
 
 
-def test_a_ridge_too_thin_for_the_grid_is_reported():
-    """A hundred-thousandth of the box wide, and as long as the box."""
+def test_a_ridge_too_thin_for_the_grid_is_measured_with_draws():
+    """A ten-thousandth of the box wide, and as long as the box."""
 
     def ridge(theta, x):
-        return -((theta.diff(dim=-1).squeeze(-1) / 1e-4).square()) / 2
+        return -((theta.diff(dim=-1).squeeze(-1) / 1e-3).square()) / 2
 
-    theta, x = torch.zeros(5, 2), torch.zeros(5, 1)
-    measured = measure(density(ridge, box(2)), Pairs.of(theta, x), progress=False)
+    away = torch.linspace(-2.5e-3, 2.5e-3, 20)
+    theta = torch.stack((torch.zeros(20), away), dim=-1)
+    measured = measure(density(ridge, box(2)), Pairs.of(theta, away[:, None]), progress=False)
+    assert measured.resolved.all()
+    exact = torch.special.erfc(away.abs() / 1e-3 / 2**0.5)
+    assert (measured.alpha - exact).abs().max() < 0.05
+
+
+def comb(theta, x):
+    """A thousand thin teeth, between the centres of cells and between draws."""
+    return ((1e3 * theta[..., 0] % 1.0) >= 0.02).float() * -1e4
+
+
+def test_what_cannot_be_resolved_is_reported():
+    theta, x = torch.tensor([[0.2001, 0.0]]).repeat(5, 1), torch.zeros(5, 1)
+    measured = measure(density(comb, box(2)), Pairs.of(theta, x), progress=False)
     assert not measured.resolved.any()
-    result = prudent.diagnose(density(ridge, box(2)), theta, x, progress=False)
+    result = prudent.diagnose(density(comb, box(2)), theta, x, progress=False)
     assert result.num_unresolved == 5
     assert "5 not resolved, which counts against safety" in str(result)
     assert result.verdict.kind == "cannot be measured"
@@ -119,11 +133,10 @@ def test_a_ridge_too_thin_for_the_grid_is_reported():
 
 
 def test_a_density_of_zero_is_known_where_nothing_is_resolved():
-    """The same ridge, cut at the diagonal's half: the truths lie where the density is zero."""
+    """The same comb, cut in half: the truths lie where the density is zero."""
 
     def cut(theta, x):
-        ridge = -((theta.diff(dim=-1).squeeze(-1) / 1e-4).square()) / 2
-        return ridge.masked_fill(theta[..., 0] < 0, -torch.inf)
+        return comb(theta, x).masked_fill(theta[..., 0] < 0, -torch.inf)
 
     theta = torch.full((5, 2), -1.0)
     result = prudent.diagnose(density(cut, box(2)), theta, torch.zeros(5, 1), progress=False)
@@ -218,7 +231,8 @@ def test_importance_reaches_ten_parameters(dim):
 
 def test_the_estimator_of_coverage_is_chosen_and_named():
     def chosen(dim, normalized, prior=None):
-        estimator = Known(lambda x: None, prior or box(dim), normalized=normalized)
+        estimator = boxed(dim=dim, normalized=normalized)
+        estimator.prior = prior or estimator.prior
         return choose(estimator, Pairs.of(*boxed_pairs(1, dim)))[0]
 
     assert [chosen(dim, True) for dim in (1, 2, 3, 4)] == ["grid"] * 2 + ["samples"] * 2

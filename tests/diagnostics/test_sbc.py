@@ -8,6 +8,7 @@ import torch
 from known_posteriors import (
     SPREAD,
     Known,
+    density,
     gaussian,
     groups,
     prior_as_posterior,
@@ -19,6 +20,7 @@ from torch.distributions import MultivariateNormal
 import prudent
 from prudent.diagnostics import Ranks, ReferenceDistance, parameters, posterior_ranks
 from prudent.diagnostics.sbc import SBC, sbc
+from prudent.diagnostics.tarp import tarp
 from prudent.errors import DataError, InputError
 from prudent.problems.gaussian import NOISE
 
@@ -152,9 +154,32 @@ def test_few_candidates_look_like_a_narrow_posterior():
     assert "is too narrow" in many.verdict
     assert "% of the draws are duplicates" in many.verdict
     assert many.ranks.duplicates > 0.8
-    enough = sbc(posterior_ranks(resampled(8192), theta[:500], x[:500], progress=False))
-    assert enough.ranks.num_samples == 100
-    assert enough.p_value > 0.05
+    few = posterior_ranks(resampled(8192), theta[:500], x[:500], num_samples=100, progress=False)
+    assert sbc(few).p_value > 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("widen", "least", "most"), [(1.0, 0, 2), (0.7, 8, 8)])
+def test_ratios_are_ranked_among_draws_that_do_not_repeat(widen, least, most):
+    """Eight repetitions of 250 pairs: an exact ratio passes, one that is too narrow never does."""
+    estimator = gaussian(dim=2, widen=widen, normalized=False)
+    ranks = posterior_ranks(estimator, *pairs(2, 2000), progress=False)
+    assert ranks.num_samples == 100
+    assert ranks.duplicates < 0.02
+    for test in (sbc, tarp):
+        rejected = sum(test(part).p_value < 0.05 for part in groups(ranks, 250))
+        assert least <= rejected <= most
+
+
+def test_ratios_that_cannot_be_drawn_from_are_not_judged():
+    def comb(theta, x):
+        return ((1e3 * theta[..., 0] % 1.0) >= 0.02).float() * -1e4
+
+    theta, x = pairs(2, 20)
+    ranks = posterior_ranks(density(comb, gaussian(dim=2).prior), theta, x, progress=False)
+    assert ranks.num_unresolved == 20
+    assert sbc(ranks).verdict.startswith("cannot be measured this way")
+    assert tarp(ranks).verdict.startswith("cannot be measured this way")
 
 
 def test_thinning_helps_a_markov_chain():

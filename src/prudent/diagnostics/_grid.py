@@ -9,6 +9,14 @@ are cut, for those observations only.
 
 Parabolas through a cliff overshoot. Where neighbours differ by more than :data:`CLIFF`, or the
 density is zero, each centre stands for its cell as it is.
+
+A mode narrower than the cells can hide between their centres. So the grid is checked against the
+density itself: at the truth, along a climb from the densest part to the peak, and at random points
+that are drawn from the grid as from a distribution. Where the density is much higher than the grid
+says, cells are cut around that point, and it is looked again. The first pairs are looked at in
+many points, and if nothing is found in them, the others in few. A posterior is not resolved if
+something is found to the end, if the mass at the random points is not what the grid says, or if
+modes were hit so rarely in others that they may be missed in this one.
 """
 
 from __future__ import annotations
@@ -21,14 +29,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Uniform
 
-from prudent.contracts import Estimator, Posterior, Rows
-from prudent.diagnostics._points import Points
+from prudent.contracts import Estimator, Posterior
+from prudent.datasets import Pairs
+from prudent.diagnostics._points import Points, rows_of
 from prudent.errors import InputError
 from prudent.estimators.priors import log_prior, support_bounds
 
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
-SIZES = {1: (64, 24, 6), 2: (18, 40, 3), 3: (16, 200, 2)}
+SIZES = {1: (64, 24, 6), 2: (16, 34, 3), 3: (16, 176, 2)}
 MAX_DIM = max(SIZES)
 # A cell is cut into so many a side.
 SPLIT = 3
@@ -38,7 +47,23 @@ CLIFF = 20.0
 # over the mass, or while one part holds more of the mass than that; at most so many times.
 ROUGH = 1.0
 LARGEST_SHARE = 0.01
+# The most, in units of the mass, that cells without density may hide beside others.
+MOST_HIDDEN = 0.05
 MAX_CUTS = 7
+# Nats by which the density may exceed what the grid says at a point.
+SURPRISE = 1.0
+# Steps of the climb to the peak, each to a third of the width.
+NUM_STEPS = 5
+# The first pairs are looked at in so many random points, by number of parameters; the others in
+# few, unless that found something.
+NUM_FIRST, MANY_POINTS, FEW_POINTS = 16, {1: 512, 2: 4096, 3: 16384}, 32
+# Looks at most, and the tolerance of the mass that they find.
+NUM_LOOKS, TOLERANCE = 3, 0.1
+# What random points find matters if it holds this share of the mass. If fewer points than that hit
+# it where it is hit, it may be missed elsewhere.
+LEAST_FOUND, FEW_HITS = 0.02, 5
+# The truth gives away what was missed if that makes the mass larger by this much.
+MUCH = 0.1
 
 
 class Grid:
@@ -46,10 +71,13 @@ class Grid:
 
     Args:
         estimator: An estimator with a prior on a box.
-        dim: The number of parameters, at most :data:`MAX_DIM`.
+        pairs: The pairs to be measured, of which the first are looked at thoroughly.
     """
 
-    def __init__(self, estimator: Estimator, dim: int) -> None:
+    name = "grid"
+
+    def __init__(self, estimator: Estimator, pairs: Pairs) -> None:
+        dim = pairs.theta.shape[1]
         bounds = support_bounds(estimator.prior, dim)
         if bounds is None or dim not in SIZES:
             raise InputError(
@@ -62,44 +90,161 @@ class Grid:
         side, self.num_cut, self.factor = SIZES[dim]
         self.first, self.again = _Block(side, self.factor, dim), _Block(SPLIT, self.factor, dim)
         self.at_once = max(side**dim, self.num_cut * SPLIT**dim)
+        self.num_points, self.sparse, found = MANY_POINTS[dim], False, False
+        for pair in pairs[:NUM_FIRST].batches(1):
+            posterior = estimator(pair.x)
+            hits = int(self._look(self._cells(posterior, pair.x)[0], posterior)[2])
+            found, self.sparse = found or hits > 0, self.sparse or 0 < hits < FEW_HITS
+        if not found:
+            self.num_points = FEW_POINTS
 
-    def __call__(self, posterior: Posterior, x: Tensor) -> Points:
-        """Parts of cells; those that were cut again are replaced by what they were cut into."""
+    def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
+        """Parts of cells; those that were cut again are replaced by what they were cut into.
+
+        Args:
+            posterior: The posteriors of the pairs.
+            pairs: The pairs, whose truths are places to look.
+            log_prob: The log-density at the truths, (N,).
+        """
+        cells, rough = self._cells(posterior, pairs.x)
+        resolved = torch.full((len(pairs),), not self.sparse)
+        for look in range(NUM_LOOKS):
+            theta, density, hits, right = self._look(cells, posterior)
+            if look == 0:
+                resolved |= hits >= FEW_HITS
+            if not bool((hits > 0).any()):
+                break
+            cells = self._cut_around(cells, posterior, pairs.x, theta, density)
+            cells, rough = self._refine(cells, posterior, pairs.x)
+        resolved = (resolved & right & (hits == 0)).index_fill(0, rough, value=False)
+        before = cells.log_mass.logsumexp(dim=0)
+        if bool((self._surprise(cells, pairs.theta, log_prob) > SURPRISE).any()):
+            cells = self._cut_around(cells, posterior, pairs.x, pairs.theta, log_prob)
+            cells, rough = self._refine(cells, posterior, pairs.x)
+        missed = resolved & (cells.log_mass.logsumexp(dim=0) - before > MUCH)
+        return self._points(cells, resolved.index_fill(0, rough, value=False), missed)
+
+    def _cells(self, posterior: Posterior, x: Tensor) -> tuple[_Cells, Tensor]:
+        """Cells that are fine at the peak and where they are rough, and the rows still rough."""
         num_rows = len(x)
         corner, scale = self.low.expand(1, num_rows, -1), torch.ones(1, num_rows)
         cells = self.first(posterior, corner, scale, self.size)
-        active = torch.arange(num_rows)
-        for cut in range(MAX_CUTS + 1):
-            log_share = cells.log_mass[:, active].log_softmax(dim=0)
-            change = cells.change[:, active]
-            if cut > 0:
-                share = log_share.exp()
-                largest = (share * cells.peak[:, active]).amax(dim=0)
-                average = (share * change).sum(dim=0)
-                # A NaN is neither: nothing is gained by looking closer.
-                rough = (average > ROUGH * self.dim) | (largest > LARGEST_SHARE)
-                active, log_share, change = active[rough], log_share[:, rough], change[:, rough]
+        cells = self._cut(cells, posterior, x, torch.arange(num_rows), 0)
+        cells = self._cut_around(cells, posterior, x, *self._peak(cells, posterior))
+        return self._refine(cells, posterior, x)
+
+    def _refine(self, cells: _Cells, posterior: Posterior, x: Tensor) -> tuple[_Cells, Tensor]:
+        """The cells once nothing is rough, and the rows in which something still is."""
+        active = torch.arange(len(x))
+        for cut in range(1, MAX_CUTS + 1):
+            log_mass = cells.log_mass[:, active]
+            share = log_mass.softmax(dim=0)
+            largest = (share * cells.peak[:, active]).amax(dim=0)
+            average = (share * cells.change[:, active]).sum(dim=0)
+            log_hidden = cells.log_hidden[:, active].logsumexp(dim=0)
+            hidden = (log_hidden - log_mass.logsumexp(dim=0)).exp()
+            # A NaN is neither: nothing is gained by looking closer.
+            rough = (average > ROUGH * self.dim) | (largest > LARGEST_SHARE)
+            active = active[rough | (hidden > MOST_HIDDEN)]
             if len(active) == 0 or cut == MAX_CUTS:
                 break
-            # In what is still rough, a density may hide that is higher by as much as it changes
-            # nearby, in long ridges: more cells are cut each time, and cliffs first.
-            value = log_share + (change.log1p() if cut == 0 else change)
-            chosen = value.topk(self.num_cut * 2 ** min(cut, 3), dim=0).indices
-            some = posterior
-            if len(active) < num_rows:
-                some = self._rows(posterior, x, active)
-            corner, scale = cells.corner[chosen, active], cells.scale[chosen, active]
-            cells.log_mass[chosen, active] = -torch.inf
-            parts = self.again(some, corner, scale, self.size)
-            cells = cells.join(parts.among(active, num_rows))
-        resolved = torch.ones(num_rows, dtype=torch.bool).index_fill(0, active, value=False)
-        return self._points(cells, resolved)
+            cells = self._cut(cells, posterior, x, active, cut)
+        return cells, active
 
-    def _rows(self, posterior: Posterior, x: Tensor, index: Tensor) -> Posterior:
-        """The posteriors of some rows; a foreign one that cannot choose is conditioned again."""
-        return posterior.rows(index) if isinstance(posterior, Rows) else self.estimator(x[index])
+    def _cut(
+        self, cells: _Cells, posterior: Posterior, x: Tensor, active: Tensor, cut: int
+    ) -> _Cells:
+        """Cut the cells of some rows that matter most."""
+        log_mass, change = cells.log_mass[:, active], cells.change[:, active]
+        # In what is still rough, a density may hide that is higher by as much as it changes
+        # nearby, in long ridges: more cells are cut each time, and cliffs first.
+        value = log_mass + (change.log1p() if cut == 0 else change)
+        value = value.maximum(cells.log_hidden[:, active])
+        chosen = value.topk(self.num_cut * 2 ** min(cut, 3), dim=0).indices
+        return self._divide(cells, posterior, x, active, chosen)
 
-    def _points(self, cells: _Cells, resolved: Tensor) -> Points:
+    def _divide(
+        self, cells: _Cells, posterior: Posterior, x: Tensor, active: Tensor, chosen: Tensor
+    ) -> _Cells:
+        """Replace the chosen cells (B, n) of the active rows (n,) by their parts."""
+        some = rows_of(self.estimator, posterior, x, active)
+        corner, scale = cells.corner[chosen, active], cells.scale[chosen, active]
+        for gone in (cells.log_mass, cells.log_hidden):
+            gone[chosen, active] = -torch.inf
+        cells.live[chosen, active] = False
+        parts = self.again(some, corner, scale, self.size)
+        return cells.join(parts.among(active, len(x)))
+
+    def _cut_around(
+        self, cells: _Cells, posterior: Posterior, x: Tensor, theta: Tensor, log_prob: Tensor
+    ) -> _Cells:
+        """Cut the cells next to points (N, D) until they show the density that is there, (N,)."""
+        for _ in range(MAX_CUTS):
+            active = (self._surprise(cells, theta, log_prob) > SURPRISE).nonzero().squeeze(1)
+            if len(active) == 0:
+                break
+            near = self._distance(cells, theta)[:, active]
+            # With its neighbours, as a mode need not end where a cell does.
+            chosen = near.topk(3**self.dim, dim=0, largest=False).indices
+            cells = self._divide(cells, posterior, x, active, chosen)
+        return cells
+
+    def _distance(self, cells: _Cells, theta: Tensor) -> Tensor:
+        """How far points (N, D) lie from the middle of live cells, in sides of these, (C, N)."""
+        side = cells.scale.unsqueeze(-1) * self.size
+        away = ((theta - cells.corner) / side - 0.5).abs().amax(dim=-1)
+        return away.masked_fill(~cells.live, torch.inf)
+
+    def _surprise(self, cells: _Cells, theta: Tensor, log_prob: Tensor) -> Tensor:
+        """The nats by which a density at points (N, D) exceeds what the grid says there, (N,)."""
+        cell, row = self._distance(cells, theta).argmin(dim=0), torch.arange(len(theta))
+        side = cells.scale[cell, row].unsqueeze(-1) * self.size
+        place = ((theta - cells.corner[cell, row]) / side * self.factor).long()
+        place = place.clamp(0, self.factor - 1)
+        part = place[:, 0]
+        for axis in range(1, self.dim):
+            part = part * self.factor + place[:, axis]
+        return log_prob - cells.log_prob[cell, part, row]
+
+    def _peak(self, cells: _Cells, posterior: Posterior) -> tuple[Tensor, Tensor]:
+        """The highest point of a climb from the densest cell, (N, D), and the density there."""
+        live = cells.log_prob.amax(dim=1).masked_fill(~cells.live, -torch.inf)
+        best, row = live.argmax(dim=0), torch.arange(live.shape[1])
+        side = cells.scale[best, row].unsqueeze(-1) * self.size
+        point, highest = cells.corner[best, row] + side / 2, live[best, row]
+        steps = (_centres(SPLIT, self.dim) / SPLIT - 0.5)[:, None]
+        for _ in range(NUM_STEPS):
+            around = (point + side * steps).clamp(self.low, self.low + self.size)
+            value, place = posterior.log_prob(around).nan_to_num(-torch.inf).max(dim=0)
+            point, highest, side = around[place, row], value, side / SPLIT
+        return point, highest
+
+    def _look(self, cells: _Cells, posterior: Posterior) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compare the density with the grid at random points that are drawn from the grid.
+
+        Returns:
+            The most surprising point of each row (N, D), the log-density there, the number of
+            surprising points, if they matter, and whether the mass of all is what the grid says,
+            (N,) each.
+        """
+        points = self._points(cells)
+        weight = points.weight.T.nan_to_num(1.0)
+        chosen = torch.multinomial(weight, self.num_points, replacement=True).T
+        row = torch.arange(chosen.shape[1])
+        side = cells.scale[chosen // cells.log_prob.shape[1], row].unsqueeze(-1) * self.size
+        theta = points.theta[chosen, row]
+        theta = theta + (torch.rand_like(theta) - 0.5) * side / self.factor
+        log_prob = posterior.log_prob(theta)
+        surprise = (log_prob - points.log_prob[chosen, row]).nan_to_num(0.0)
+        ratio, highest = surprise.exp(), surprise.argmax(dim=0)
+        error = ratio.std(dim=0) / self.num_points**0.5
+        right = (ratio.mean(dim=0) - 1).abs() <= TOLERANCE + 4 * error
+        surprising = surprise > SURPRISE
+        heavy = (ratio * surprising).sum(dim=0) > LEAST_FOUND * ratio.sum(dim=0)
+        hits = surprising.sum(dim=0).where(heavy, 0)
+        return theta[highest, row], log_prob[highest, row], hits, right
+
+    def _points(self, cells: _Cells, *flags: Tensor) -> Points:
         offset = (_centres(self.factor, self.dim) / self.factor)[:, None]
         theta = cells.corner[:, None] + cells.scale[:, None, :, None] * self.size * offset
         log_volume = self.dim * cells.scale.log() + float(self.size.log().sum())
@@ -111,7 +256,7 @@ class Grid:
             log_prior_mass = log_volume - float(self.size.log().sum())
         else:
             log_prior_mass = log_prior(self.prior, theta) + log_volume
-        return Points(theta, log_prob, log_prob + log_volume, log_prior_mass, resolved)
+        return Points(theta, log_prob, log_prob + log_volume, log_prior_mass, *flags)
 
 
 @dataclass(frozen=True)
@@ -123,6 +268,9 @@ class _Cells:
         scale: The sides of the cells, in units of the box, (C, N).
         log_prob: The log-density of the parts of the cells, (C, F, N).
         log_mass: The log of the mass of a cell, minus infinity if it was cut again, (C, N).
+        log_hidden: The log of the mass that a cell may hide if its density is zero at the centre
+            and not at its neighbours', minus infinity otherwise, (C, N).
+        live: Whether a cell was not cut again, (C, N).
         peak: The share of a cell's mass in its densest part, (C, N).
         change: The nats by which neighbours differ, at most :data:`CLIFF`, (C, N).
     """
@@ -131,6 +279,8 @@ class _Cells:
     scale: Tensor
     log_prob: Tensor
     log_mass: Tensor
+    log_hidden: Tensor
+    live: Tensor
     peak: Tensor
     change: Tensor
 
@@ -142,7 +292,8 @@ class _Cells:
         """These cells at some of ``num_rows`` rows; the other rows have cells without mass."""
         if len(active) == num_rows:
             return self
-        empty = {"log_prob": -torch.inf, "log_mass": -torch.inf, "scale": 1.0}
+        nothing = dict.fromkeys(("log_prob", "log_mass", "log_hidden"), -torch.inf)
+        empty = {"scale": 1.0, **nothing}
         columns = []
         for field in fields(self):
             value: Tensor = getattr(self, field.name)
@@ -181,7 +332,7 @@ class _Block:
         extent = (scale.unsqueeze(-1) * size).unsqueeze(1)
         theta = corner.unsqueeze(1) + extent * self.centres[:, None]
         values = posterior.log_prob(theta.flatten(0, 1)).unflatten(0, (len(corner), -1))
-        log_prob, change = self.interpolate(values)
+        log_prob, change, log_hidden = self.interpolate(values)
         scale = (scale / self.side).repeat_interleave(len(self.centres), dim=0)
         log_sum = log_prob.logsumexp(dim=1)
         return _Cells(
@@ -189,12 +340,16 @@ class _Block:
             scale=scale,
             log_prob=log_prob,
             log_mass=log_sum + self.dim * scale.log(),
-            peak=(log_prob.amax(dim=1) - log_sum).exp(),
+            log_hidden=log_hidden + self.dim * scale.log(),
+            live=torch.ones_like(scale, dtype=torch.bool),
+            peak=(log_prob.amax(dim=1) - log_sum).exp().where(log_sum > -torch.inf, 0.0),
             change=change,
         )
 
-    def interpolate(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """From cells (B, S, N) to their parts (B S, F, N) and the change around them (B S, N)."""
+    def interpolate(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From cells (B, S, N) to their parts (B S, F, N), the change around them, and what they
+        may hide, (B S, N) each.
+        """
         box = (self.side,) * self.dim
         highest = lowest = values.unflatten(1, box)
         for axis in range(1, self.dim + 1):
@@ -211,7 +366,10 @@ class _Block:
         # Rounding would break the ties of a constant density: it is left as it is.
         smooth = ((change > 0) & (change <= CLIFF)).unsqueeze(1)
         log_prob = torch.where(smooth, fine.flatten(0, self.dim), values.flatten(0, 1)[:, None])
-        return log_prob, change.nan_to_num(CLIFF).clamp(max=CLIFF)
+        zero = (values == -torch.inf).flatten(0, 1)
+        hidden = highest.flatten(0, self.dim).masked_fill(~zero, -torch.inf)
+        hidden = hidden + math.log(log_prob.shape[1])
+        return log_prob, change.nan_to_num(CLIFF).clamp(max=CLIFF), hidden
 
     def _of_three(
         self, combine: Callable[[Tensor, Tensor], Tensor], values: Tensor, axis: int

@@ -22,16 +22,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from prudent.contracts import Posterior, Prior, SampleAndLogProb
+from prudent.contracts import Estimator, Posterior, Prior, Rows, SampleAndLogProb
 from prudent.coverage import alpha
-from prudent.estimators.importance import weighted_draws
+from prudent.datasets import Pairs
+from prudent.estimators.importance import draws_per_round, weighted_draws
 from prudent.estimators.priors import log_prior
 
 NUM_DRAWS = 1024
 # Draws that are worth as much if their noise is even: up to so many parameters, so many.
 NUM_EVEN_DRAWS = {2: 256, 5: 512}
-# Weighted draws in each round of importance sampling.
-NUM_PER_ROUND = 512
 # Densities are told apart in so many bins, down to so many nats below the highest.
 NUM_BINS, DEEPEST = 512, 40.0
 
@@ -47,7 +46,9 @@ class Points:
         log_mass: The log of the posterior mass that each stands for, with the same constant,
             (L, N). Over all points it adds up to the mass on the prior's support.
         log_prior_mass: The log of the prior mass that each stands for, (L, N).
-        resolved: Whether the points are dense enough, (N,), where that is known.
+        resolved: Whether the points are where the posterior is, (N,); None if that is certain.
+        missed: Whether the truth lay in something that holds mass and would have been missed had
+            the truth not been known, (N,); None if that cannot be.
     """
 
     theta: Tensor
@@ -55,6 +56,7 @@ class Points:
     log_mass: Tensor
     log_prior_mass: Tensor
     resolved: Tensor | None = None
+    missed: Tensor | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -66,11 +68,12 @@ class Points:
 class Strategy(Protocol):
     """A way to choose points."""
 
+    name: str
     # The evaluations of one posterior in one call, which bound the rows of a batch.
     at_once: int
 
-    def __call__(self, posterior: Posterior, x: Tensor) -> Points:
-        """Points for the posteriors of a batch of observations."""
+    def __call__(self, posterior: Any, pairs: Pairs, log_prob: Tensor) -> Points:
+        """Points for the posteriors of some pairs, with the log-density at their truths (N,)."""
         ...
 
 
@@ -124,6 +127,8 @@ class Samples:
         even_dim: The number of parameters, if the posteriors take their noise from the caller.
     """
 
+    name = "samples"
+
     def __init__(self, prior: Prior, even_dim: int | None = None) -> None:
         self.prior, self.at_once, self.sequence = prior, NUM_DRAWS, None
         if even_dim is not None:
@@ -132,10 +137,10 @@ class Samples:
             engine = torch.quasirandom.SobolEngine(even_dim)
             self.sequence = engine.draw(self.at_once, dtype=torch.float64).unsqueeze(1)
 
-    def __call__(self, posterior: Any, x: Tensor) -> Points:
+    def __call__(self, posterior: Any, pairs: Pairs, log_prob: Tensor) -> Points:
         """Draws and their densities, in one go where the posterior can do that."""
         if self.sequence is not None:
-            theta, log_prob = posterior.from_noise(_shifted_noise(self.sequence, len(x)))
+            theta, log_prob = posterior.from_noise(_shifted_noise(self.sequence, len(pairs)))
         elif isinstance(posterior, SampleAndLogProb):
             theta, log_prob = posterior.sample_and_log_prob((self.at_once,))
         else:
@@ -160,16 +165,36 @@ class Importance:
     """Weighted draws that learn where the posterior is.
 
     Args:
-        prior: The prior, from which the first draws come.
+        estimator: The estimator, with the prior in whose units it learns.
+        dim: The number of parameters.
     """
 
-    def __init__(self, prior: Prior) -> None:
-        self.prior, self.at_once = prior, NUM_PER_ROUND
+    name = "importance"
 
-    def __call__(self, posterior: Posterior, x: Tensor) -> Points:
-        """The draws of all rounds with their weights."""
-        draws = weighted_draws(posterior.log_prob, self.prior, len(x), NUM_PER_ROUND)
+    def __init__(self, estimator: Estimator, dim: int) -> None:
+        self.estimator, self.prior = estimator, estimator.prior
+        # Fits of few rows at a time cost more than their evaluations.
+        self.at_once = draws_per_round(dim) // 4
+
+    def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
+        """Draws with their weights; one of two proposals starts around the truths."""
+
+        def target(theta: Tensor, rows: Tensor) -> Tensor:
+            some = rows_of(self.estimator, posterior, pairs.x, rows)
+            value: Tensor = some.log_prob(theta.to(pairs.theta)).double()
+            return value.masked_fill(log_prior(self.prior, theta) == -torch.inf, -torch.inf)
+
+        draws = weighted_draws(target, self.prior, len(pairs), pairs.theta)
         log_share = draws.log_proposal + math.log(len(draws.theta))
-        outside = draws.log_prior == -torch.inf
-        log_mass = (draws.log_prob - log_share).masked_fill(outside, -torch.inf)
-        return Points(draws.theta, draws.log_prob, log_mass, draws.log_prior - log_share)
+        log_mass = draws.log_prob - log_share
+        prior_mass = log_prior(self.prior, draws.theta) - log_share
+        columns = (draws.theta, draws.log_prob, log_mass, prior_mass)
+        theta, density, log_mass, prior_mass = (column.to(log_prob) for column in columns)
+        return Points(theta, density, log_mass, prior_mass, draws.resolved, draws.missed)
+
+
+def rows_of(estimator: Estimator, posterior: Any, x: Tensor, index: Tensor) -> Any:
+    """The posteriors of some rows; a foreign one that cannot choose is conditioned again."""
+    if len(index) == len(x):
+        return posterior
+    return posterior.rows(index) if isinstance(posterior, Rows) else estimator(x[index])

@@ -9,10 +9,11 @@ forgotten once they are ranked, so memory does not grow with the number of pairs
 
 Draws that equal the truth in f are placed below or above it at random.
 
-Draws must be independent. A ratio estimator draws by resampling a fixed number of weighted draws:
-where few of them carry weight, the same one comes many times, and ranks pile up at 0 and L as if
-the posterior were too narrow. The share of duplicates is reported, and ratio estimators get fewer
-draws by default. ``thin`` is for draws from a Markov chain; it does not help against resampling.
+Draws must be independent. Those of a ratio are chosen from the weighted draws that coverage is
+measured with (:class:`prudent.diagnostics._points.Importance`), fewer than they are worth; pairs
+whose posterior is not resolved are left out and counted. Draws made elsewhere by resampling may
+repeat each other, and then ranks pile up at 0 and L as if the posterior were too narrow: the share
+of duplicates is reported. ``thin`` is for draws from a Markov chain.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets.pairs import Pairs, finite
+from prudent.diagnostics._points import Importance
 from prudent.errors import InputError, unknown_name
+from prudent.estimators.importance import chosen_draws
 from prudent.estimators.priors import log_prior
 
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
 
 NUM_DRAWS = 1000
-# Ratio estimators choose among some thousand weighted draws, few of them with weight.
+# Weighted draws are worth at least as many, where a posterior is resolved.
 NUM_RESAMPLED = 100
 # Draws at a time: bounds memory, and activations of this many rows stay in cache.
 CHUNK = 2**14
+UNRESOLVED = "not resolved"
 LOG_PROB, TARP_DISTANCE = NAMED = ("log_prob", "tarp")
 REFERENCES = ("prior", "uniform")
 # Draws that measure the spread and the box of a prior.
@@ -57,7 +61,7 @@ class Ranks:
         ranks: Whole numbers from 0 to L for the valid pairs, (K, N).
         num_samples: The number of draws per pair, L.
         invalid: The number of pairs left out, by reason: ``x`` not finite, ``draws`` not finite,
-            ``functions`` NaN.
+            ``functions`` NaN, or a ratio ``not resolved``. If none is resolved, all are ranked.
         duplicates: The share of draws that repeat another draw of the same pair.
         leakage: The share of draws outside the prior's support; NaN if the prior is not known.
     """
@@ -74,6 +78,11 @@ class Ranks:
         """The number of pairs that were ranked."""
         return self.ranks.shape[1]
 
+    @property
+    def num_unresolved(self) -> int:
+        """The number of pairs whose posterior could not be drawn from."""
+        return self.invalid.get(UNRESOLVED, 0)
+
     def select(self, names: Sequence[str]) -> Ranks:
         """The ranks of some of the functions."""
         if missing := [name for name in names if name not in self.names]:
@@ -85,7 +94,9 @@ class Ranks:
     def caveats(self) -> str:
         """What a reader of these ranks must know; empty if there is nothing."""
         notes = [
-            f"{n:,} pairs left out: {name} not finite" for name, n in self.invalid.items() if n
+            f"{n:,} pairs left out: {name}{'' if name == UNRESOLVED else ' not finite'}"
+            for name, n in self.invalid.items()
+            if n
         ]
         if self.duplicates > 0.02:
             notes.append(
@@ -215,11 +226,12 @@ def posterior_ranks(
     prior: Prior | None = getattr(estimator, "prior", None)
     chosen: Functions = {}
     parts: list[Tensor] = []
+    resolved_parts: list[Tensor] = []
     totals = torch.zeros(4, dtype=torch.float64)
     rows = max(1, CHUNK // (number * thin))
     with seeded(seed, "ranks"), Progress("ranking", len(pairs), progress, "pair") as bar:
         for batch in pairs.batches(rows):
-            posterior, draws = draw(batch)
+            posterior, draws, resolved = draw(batch)
             if draws.shape != (expected := (number, *batch.theta.shape)):
                 raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
             if not chosen:
@@ -227,8 +239,9 @@ def posterior_ranks(
                 further = {name: name for name, able in known.items() if able}
                 usual: Functions = {**parameters(pairs.dim, names), **further}
                 chosen = _chosen(usual if functions is None else functions, prior, seed)
-            ranks, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
+            ranks, known, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
+            resolved_parts.append(resolved[known])
             totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
             bar.advance({}, len(batch))
     bad_draws, bad_values, duplicates, leaked = totals.tolist()
@@ -240,31 +253,45 @@ def posterior_ranks(
             f"not finite, {int(bad_values):,} with a function that is NaN. Check the estimator."
         )
     share = 1 / (number * len(pairs))
+    resolved = torch.cat(resolved_parts)
+    if num_unresolved := int((~resolved).sum()):
+        invalid[UNRESOLVED] = num_unresolved
+        everything = everything[:, resolved] if bool(resolved.any()) else everything
     return Ranks(tuple(chosen), everything, number, invalid, duplicates * share, leaked * share)
 
 
 def _source(
     estimator: Estimator | Tensor | NDArray[Any], num_samples: int | None, thin: int
-) -> tuple[int, Callable[[Pairs], tuple[Posterior | None, Tensor]]]:
-    """The number of draws per pair, and the posterior and the draws of a batch."""
+) -> tuple[int, Callable[[Pairs], tuple[Posterior | None, Tensor, Tensor]]]:
+    """The number of draws per pair; the posterior, the draws and what is resolved of a batch."""
     thin = whole("thin", thin, 1)
     if not callable(estimator):
         kept = torch.as_tensor(estimator)[::thin]
-        return len(kept), lambda batch: (None, kept[:, batch.row_numbers])
-    default = NUM_DRAWS if getattr(estimator, "normalized", True) else NUM_RESAMPLED
+        return len(kept), lambda batch: (None, kept[:, batch.row_numbers], _all(batch))
+    ratio = not getattr(estimator, "normalized", True)
+    default = NUM_RESAMPLED if ratio else NUM_DRAWS
     number = whole("num_samples", default if num_samples is None else num_samples, 1)
 
-    def draw(batch: Pairs) -> tuple[Posterior | None, Tensor]:
+    def draw(batch: Pairs) -> tuple[Posterior | None, Tensor, Tensor]:
         posterior = estimator(batch.x)
-        return posterior, posterior.sample((number * thin,))[::thin]
+        if not ratio:
+            return posterior, posterior.sample((number * thin,))[::thin], _all(batch)
+        strategy = Importance(estimator, batch.dim)
+        points = strategy(posterior, batch, posterior.log_prob(batch.theta))
+        draws = chosen_draws(points.theta, points.weight, number)
+        return posterior, draws, _all(batch) if points.resolved is None else points.resolved
 
     return number, draw
 
 
+def _all(batch: Pairs) -> Tensor:
+    return torch.ones(len(batch), dtype=torch.bool)
+
+
 def _rank(
     posterior: Posterior | None, batch: Pairs, draws: Tensor, functions: Functions
-) -> tuple[Tensor, tuple[int, int]]:
-    """Ranks (K, valid rows), and the number of rows with bad draws and with bad values."""
+) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Ranks (K, valid rows), which rows these are, and how many have bad draws and bad values."""
     points = torch.cat((batch.theta.unsqueeze(0), draws))
     finite = points.isfinite().flatten(2).all(dim=2).all(dim=0)
     known = finite.clone()
@@ -285,7 +312,8 @@ def _rank(
         known &= ~value.isnan().any(dim=0)
         below, tied = (value[1:] < value[0]).sum(dim=0), (value[1:] == value[0]).sum(dim=0)
         ranks.append(below + (torch.rand(len(batch)) * (tied + 1)).long().minimum(tied))
-    return torch.stack(ranks)[:, known], (int((~finite).sum()), int((finite & ~known).sum()))
+    counts = int((~finite).sum()), int((finite & ~known).sum())
+    return torch.stack(ranks)[:, known], known, counts
 
 
 def _num_outside(prior: Prior | None, draws: Tensor) -> float:

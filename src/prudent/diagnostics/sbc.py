@@ -22,7 +22,7 @@ from torch import Tensor
 
 from prudent.diagnostics._bands import Array, Counts, UniformPath, holm, ks_p_value, uniform_path
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.verdict import ERROR_RATE
+from prudent.diagnostics.verdict import ERROR_RATE, WIDEST_MARGIN
 
 MOST_POINTS = 100
 MOST_BINS = 20
@@ -192,6 +192,8 @@ def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
 def rank_verdict(ranks: Ranks, p_value: float, defect: str, of: str = "") -> str:
     """A line that names the defect if the p-value is small, with the evidence and its caveats."""
     text = f"not calibrated{defect}" if p_value < ERROR_RATE else "no defect seen"
+    if ranks.num_unresolved > WIDEST_MARGIN * (ranks.num_pairs + ranks.num_unresolved):
+        text = "cannot be measured this way"
     size = f"{ranks.num_pairs:,} pairs, {ranks.num_samples:,} draws"
     text += f" (p = {p_value:.2g}{of}; {size})"
     return f"{text}; {ranks.caveats}" if ranks.caveats else text

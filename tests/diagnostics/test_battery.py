@@ -1,0 +1,92 @@
+"""The verdict on exact posteriors of many shapes, as they are, narrower, wider and moved.
+
+"Cannot be measured" is allowed, within bounds; a false all-clear is not. Whether a posterior is
+over-confident is known from its exact alphas.
+"""
+
+import pytest
+import torch
+from known_posteriors import density, normal_alpha
+from shapes import SHAPES, Case
+from torch.distributions import Independent, Normal
+
+import prudent
+from prudent.diagnostics import expected_coverage
+from prudent.diagnostics.verdict import margin
+
+CHANGES = {"exact": (1.0, 0.0), "narrow": (0.8, 0.0), "wide": (1.25, 0.0), "moved": (1.0, 0.3)}
+ROUND = ("correlated", "two modes", "spike", "bounded", "heavy-tailed")
+# Method, number of pairs, shapes, dimensions.
+PLAN = (
+    ("grid", 300, ROUND, (1,)),
+    ("grid", 300, tuple(SHAPES), (2,)),
+    ("grid", 100, ("correlated", "spike"), (3,)),
+    ("importance", 200, ("correlated", "banana", "spike aside", "bounded", "heavy-tailed"), (2,)),
+    ("importance", 100, tuple(SHAPES), (5,)),
+    ("importance", 100, ("correlated", "spike"), (10,)),
+    ("samples", 800, tuple(SHAPES), (2, 50)),
+)
+CASES = [
+    (method, number, shape, dim)
+    for method, number, shapes, dims in PLAN
+    for shape in shapes
+    for dim in dims
+]
+# Four widths and places of each. Those with up to ten parameters that no way resolves: modes
+# apart, of which each look finds another.
+NOT_MEASURED = {("importance", "two modes", 5)}
+
+
+def test_the_battery_is_large_and_most_of_it_is_measured():
+    small = [case for case in CASES if case[3] <= 10]
+    assert 4 * len(CASES) >= 60
+    assert len(NOT_MEASURED) <= 0.1 * len(small)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("method", "number", "shape", "dim"), CASES)
+def test_the_verdict_is_right_or_says_that_it_cannot_tell(method, number, shape, dim, change):
+    widen, shift = CHANGES[change]
+    case = Case(shape, dim, widen, shift, normalized=method == "samples", number=number)
+    result = prudent.diagnose(case.estimator, case.theta, case.x, method=method, progress=False)
+    if result.verdict.kind == "cannot be measured":
+        assert (method, shape, dim) in NOT_MEASURED
+        return
+    resolved = result.measurement.resolved
+    wrong = (result.measurement.alpha - case.alpha)[resolved].abs() > 0.1
+    assert wrong.double().mean() <= 0.01
+    exact = expected_coverage(case.alpha)
+    assert abs(result.auc - exact.auc) <= 0.02
+    slack = 0.02
+    if result.verdict.trusted:
+        assert exact.worst_shortfall <= margin(number) + slack
+    if result.verdict.kind == "over-confident":
+        assert exact.worst_shortfall >= margin(number) - slack
+
+
+def narrow_ratio(dim, noise, number, widen=0.8):
+    """Pairs under a normal prior, the posterior of another width, and the exact alphas."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(number, dim, generator=generator)
+    x = theta + noise * torch.randn(number, dim, generator=generator)
+    scale = widen * noise / (1 + noise**2) ** 0.5
+
+    def log_density(theta, x):
+        return -((theta - x / (1 + noise**2)) / scale).square().sum(-1) / 2
+
+    prior = Independent(Normal(torch.zeros(dim), torch.ones(dim)), 1)
+    alpha = normal_alpha(theta, x / (1 + noise**2), scale)
+    return theta, x, density(log_density, prior), alpha
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [5, 10, 15, 20])
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_narrow_ratios_in_many_dimensions(dim, noise):
+    """The false all-clears of 0.1.0: a prior of width one, and a ratio too narrow by 0.8."""
+    theta, x, estimator, exact = narrow_ratio(dim, noise, number=60)
+    result = prudent.diagnose(estimator, theta, x, progress=False)
+    assert result.num_unresolved == 0
+    assert abs(result.auc - expected_coverage(exact).auc) <= 0.02
+    assert not result.verdict.trusted
