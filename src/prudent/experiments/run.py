@@ -123,12 +123,12 @@ def _train_and_diagnose(
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": estimator.to_bytes(),
-        "timing.json": to_json(_timing(times, estimator.history)),
     }
     if config.thorough:
         files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
-    store.publish(path, files, {**result.metrics(), **excluded})
+    timing = _timing(times, estimator.history)
+    store.publish(path, files, {**result.metrics(), **excluded}, timing)
 
 
 def _timing(times: list[float], history: History) -> dict[str, Any]:
