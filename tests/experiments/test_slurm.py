@@ -91,6 +91,28 @@ def test_odd_names_stay_names(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "name", ["new\ntouch broken", "a\rb", "bell\a", "\x1b[31m", "\x85", "\u2028"]
+)
+def test_names_that_cannot_be_printed_are_refused(name, tmp_path):
+    """A comment for Slurm ends with its line, whatever quotes are around it."""
+    for words, directory, logs in (
+        (["prudent"], tmp_path, tmp_path / name),
+        (["prudent"], tmp_path / name, tmp_path),
+        (["prudent", "--set", name], tmp_path, tmp_path),
+    ):
+        with pytest.raises(InputError, match="a job cannot have '.*' in it; choose names"):
+            script(Job(), words, directory, logs)
+
+
+def test_a_line_of_a_name_is_no_command(tmp_path):
+    with_slurm(tmp_path, 'queue = "long"')
+    words = command("my.toml", "-o", "runs\ntouch broken #", "--print-script")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "runs\\ntouch broken #" in done.stderr
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"quue": "x"}, "Did you mean `queue`?"),

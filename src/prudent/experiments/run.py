@@ -2,9 +2,11 @@
 
 import itertools
 import logging
+import os
 import platform
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,9 @@ def run_one(
     finished = store.find(path, config)
     if finished is not None and not store.is_unfinished(path):
         return finished
-    with store.claim(path, wait=True):
-        return run_claimed(config, path, progress, inputs=inputs)
+    place = Path(os.path.abspath(path))  # the code of a user can change the directory
+    with store.claim(place, wait=True):
+        return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
 
 
 def run_claimed(

@@ -24,6 +24,10 @@ class WorkerDied(StoreError):
         self.deaths = deaths
 
 
+class Stopped(BaseException):
+    """Nobody waits for this call any more; what it did is kept in checkpoints."""
+
+
 class Engine(Protocol):
     """Where calls are worked on, inside a ``with`` statement."""
 
