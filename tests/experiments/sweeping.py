@@ -1,5 +1,6 @@
 """Sweeps in processes of their own, of a problem that can be told to misbehave."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -68,6 +69,8 @@ num_test = 16
 training.epochs = {epochs}
 training.batch_size = 32
 """
+# Seconds after which a test that would hang for ever fails, on however slow a machine.
+GUARD = 600
 SAME = (
     *("config.json", "coverage.json", "data.json", "history.jsonl"),
     *("metrics.json", "model.safetensors"),
@@ -97,8 +100,8 @@ def start(place, *arguments, workers=2, **options):
     )
 
 
-def finish(process, seconds=300):
-    out, err = process.communicate(timeout=seconds)
+def finish(process):
+    out, err = process.communicate(timeout=GUARD)
     return process.returncode, out, err
 
 
@@ -144,13 +147,26 @@ def children(parent):
     return found
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
+def wait_for(condition):
+    """Whether a condition comes true, on however slow a machine."""
+    deadline = time.monotonic() + GUARD
     while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.05)
     return False
+
+
+def semaphores(leader):
+    """Files of named semaphores that the living processes of a session use."""
+    found = set()
+    for pid in session(leader):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                *_, name = line.split(maxsplit=5)
+                if name.startswith("/dev/shm/sem.") and "(deleted)" not in name:
+                    found.add(Path(name))
+    return found
 
 
 def end(process):

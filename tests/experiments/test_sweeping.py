@@ -17,6 +17,7 @@ from sweeping import (
     finish,
     prepare,
     results,
+    semaphores,
     session,
     start,
     started,
@@ -89,6 +90,19 @@ def _kill(place, delay, number):
         return process.returncode
     finally:
         end(process)
+
+
+def test_a_kill_leaves_nothing_in_shared_memory(tmp_path):
+    prepare(tmp_path, [160, 161], epochs=100_000)
+    process = start(tmp_path)
+    try:
+        assert wait_for(lambda: len(list((tmp_path / "runs").rglob("epoch-*"))) >= 2)
+        used = semaphores(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)  # also who would tidy up
+    finally:
+        end(process)
+    assert wait_for(lambda: not session(process.pid))
+    assert not [path for path in used if path.exists()]
 
 
 @pytest.mark.parametrize("repeat", range(3))
