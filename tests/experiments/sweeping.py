@@ -8,6 +8,10 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+
+from prudent.experiments._runner import Runner
+from prudent.experiments.sweep import read_sweep
 
 # What it does depends on the budget of the run that asks for the problem, which each attempt does
 # once; simulations are shared. One parameter, because a diagnosis in more takes seconds.
@@ -46,7 +50,7 @@ def misbehave(number):
         raise OverflowError("bad <cell>\\nof the grid")
     if number == 205:
         raise FloatingPointError("nothing is finite")
-    if number == 206:
+    while number == 206:
         time.sleep(1000)
     if number == 207:
         torch.empty(2**50)
@@ -118,6 +122,31 @@ def results(root):
         for name in SAME:
             found[path.parent.name, name] = (path.parent / name).read_bytes()
     return found
+
+
+def work_with_a_hanging_run(place, monkeypatch, open_engine, budgets):
+    """Why runs failed, by budget, of some and one that hangs until its time is over.
+
+    The clock of the runner stands still until all others have ended and the last one hangs.
+    """
+    prepare(place, [*budgets, 206])
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    configs = read_sweep(place / "my.toml").configs
+    ended, names = set(), {config.identity: config.budget for config in configs}
+
+    def listen(row):
+        if row.get("event") in ("done", "failed"):
+            ended.add(names[row["identity"]])
+
+    def monotonic():
+        return 1000.0 if ended >= {*budgets} and started(place)[206] else 0.0
+
+    clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    monkeypatch.setattr("prudent.experiments._runner.time", clock)
+    with open_engine() as engine:
+        failed = Runner(configs, place / "runs", engine, listen, timeout=100.0).run()
+    return {names[identity]: reason for identity, reason in failed.items()}
 
 
 def session(leader):

@@ -17,9 +17,11 @@ from prudent.datasets.simulate import draw_pairs
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._runner import attempt
+from prudent.experiments.launch import LaunchOptions, Overview, launch
 from prudent.experiments.run import diagnose_run
 from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, publish, states
+from prudent.experiments.sweep import Sweep
 from prudent.training import Options
 from prudent.training.methods import METHODS
 
@@ -189,6 +191,18 @@ def test_a_checkpoint_left_beside_a_finished_run_is_removed(finished, tmp_path):
     left.mkdir(parents=True)
     run(TINY, path, progress=False)
     assert not left.exists()
+
+
+def test_a_sweep_removes_what_a_kill_left_beside_a_finished_run(tmp_path):
+    path = tmp_path / TINY.identity
+    quickly(TINY, path)
+    left = tmp_path / ".work" / f"{TINY.identity}.checkpoint"
+    left.mkdir(parents=True)
+    (tmp_path / ".work" / f"{TINY.identity}.lock").touch()
+    plan = Sweep("mine", (TINY,), 0, "mine.toml", {})
+    found = states([TINY], tmp_path)
+    assert launch(Overview(plan, tmp_path, LaunchOptions(), found)).counts["done"] == 1
+    assert not (tmp_path / ".work").exists()
 
 
 def test_loading(finished, tmp_path):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweeping import command, finish, prepare, results, start
+from sweeping import GUARD, command, finish, prepare, results, start
 
 from faults import tree_digest
 from prudent.errors import InputError
@@ -197,7 +197,7 @@ def test_a_pretended_slurm_gives_the_same_bytes(tmp_path):
         "PRETENDED": str(tools),
         "OMP_NUM_THREADS": "1",
     }
-    arguments = {"env": environment, "capture_output": True, "text": True, "timeout": 200}
+    arguments = {"env": environment, "capture_output": True, "text": True, "timeout": GUARD}
     words = command("my.toml", "-o", "runs", "--engine", "slurm", "--workers", "1")
     refused = subprocess.run(words, cwd=odd, check=False, **arguments)
     assert refused.returncode == 2

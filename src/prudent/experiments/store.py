@@ -146,6 +146,14 @@ def clear(path: Path) -> None:
         shutil.rmtree(unfinished_path(path, suffix), ignore_errors=True)
 
 
+def tidy(configs: Iterable[RunConfig], root: Path) -> None:
+    """Remove what a kill right after publishing left of finished runs."""
+    for path in (root / config.identity for config in configs):
+        if is_unfinished(path):
+            with contextlib.suppress(StoreError), claim(path, wait=False):
+                clear(path)
+
+
 def record_failure(config: RunConfig, path: Path, reason: str, details: str = "") -> None:
     """Keep why a run failed; the next attempt removes it."""
     directory = unfinished_path(path)
