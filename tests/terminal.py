@@ -19,5 +19,5 @@ def seen_on_a_terminal(command, cwd):
     except OSError:  # the other end was closed
         pass
     os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0  # a guard against waiting for ever
     return seen

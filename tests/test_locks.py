@@ -91,6 +91,14 @@ def test_one_holder_at_a_time(lock):
     assert not any(lock.parent.iterdir())
 
 
+def test_a_store_that_is_waited_for_is_named(tmp_path):
+    """By its own name, not by the place where it is on this machine."""
+    lock = tmp_path / "sims.zarr" / ".lock"
+    named = pytest.raises(Busy, match="^another process works on sims.zarr.$")
+    with hold(lock, wait=False), named, hold(lock, wait=False):
+        pass
+
+
 def test_those_who_wait_take_turns(lock):
     """Also while the directory goes away between them."""
     inside, most, counting = 0, 0, threading.Lock()

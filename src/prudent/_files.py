@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prudent.errors import StoreError
+from prudent.errors import StoreError, one_line, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,17 +139,22 @@ def load_tensors(
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {key: file.get_tensor(key) for key in file.keys()}
-    except (safetensors.SafetensorError, OSError) as error:
-        raise StoreError(f"{path} is not a whole safetensors file: {error}. {remedy}") from error
+    except Exception as error:  # for odd tensors the library raises many kinds
+        reason = one_line(error).rstrip(".")
+        raise StoreError(f"{path} is not a whole safetensors file: {reason}. {remedy}") from error
     try:
         header = json.loads(metadata["prudent"])
         settings, found = header["settings"], header["settings"]["format"]
-    except (KeyError, ValueError, TypeError) as error:
-        raise StoreError(f"{path} was not written by prudent; its header is missing.") from error
+        digest = _digest(settings, state)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        text = f"{path} was not written by prudent: it has no header, or tensors of odd types."
+        raise StoreError(text) from error
     if found != version:
-        text = f"{path} has format {found}, this version reads format {version}. Upgrade prudent."
-        raise StoreError(text)
-    if header.get("sha256") != _digest(settings, state):
+        raise StoreError(
+            f"{path} has format {shortened(found)}, this version reads format {version}. "
+            "Upgrade prudent."
+        )
+    if header.get("sha256") != digest:
         raise _damaged(path, remedy)
     return settings, state
 

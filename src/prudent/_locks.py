@@ -46,7 +46,7 @@ def hold(file: Path, *, wait: bool) -> Iterator[None]:
 
     With ``wait`` another holder is waited for, otherwise it is a reason to raise :class:`Busy`.
     """
-    taken = f"another process works on {file.name.removesuffix('.lock') or file.parent}"
+    taken = f"another process works on {file.name.removesuffix('.lock') or file.parent.name}"
     told = False
     try:
         while (release := _take(file)) is None:

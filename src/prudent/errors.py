@@ -50,7 +50,7 @@ def one_line(error: BaseException, longest: int = 500) -> str:
     """
     try:
         text = " ".join(str(error).split())
-    except Exception:  # an exception of other people's code may not even be printable
+    except BaseException:  # an exception of other people's code may not even be printable
         text = ""
     if not isinstance(error, PrudentError) or not text:
         text = ": ".join(part for part in (type(error).__name__, text) if part)

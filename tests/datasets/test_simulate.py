@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import threading
-import time
 import warnings
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -19,6 +18,7 @@ from faults import (
     exit_code,
     fault_points,
     file_size_limit,
+    hold,
     in_child,
     killed_along_the_way,
     tree_digest,
@@ -106,11 +106,12 @@ def counting(calls):
 
 @pytest.fixture
 def unhurried(monkeypatch):
-    """Chunks that take a moment, so that kills find the work undone on any machine."""
+    """Chunks that wait before they are written, so that kills find the work undone."""
 
     def draw(*arguments, **options):
-        time.sleep(0.1)
-        return draw_sequence(*arguments, **options)
+        rows = draw_sequence(*arguments, **options)
+        hold()
+        return rows
 
     monkeypatch.setattr("prudent.datasets.simulate.draw_sequence", draw)
 

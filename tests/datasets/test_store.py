@@ -2,8 +2,8 @@
 
 import errno
 import json
+import os
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +157,8 @@ def test_every_damage_to_every_file_is_found(tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_simulate_redoes_exactly_the_damaged_chunk(store, name, damage):
     before = tree_digest(store.path)
-    times = {path: path.stat().st_mtime_ns for path in store.path.glob("done/*")}
+    for path in store.path.glob("done/*"):
+        os.utime(path, (0, 0))
     file = store.path / name
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 4
@@ -165,11 +166,10 @@ def test_simulate_redoes_exactly_the_damaged_chunk(store, name, damage):
         file.unlink()
     else:
         file.write_bytes(bytes(data) if damage == "flip" else bytes(data[:-1]))
-    time.sleep(0.01)
     assert Store.open(store.path).missing() == [1]
     simulate(GAUSSIAN, 20, store.path, chunk_size=8, progress=False)
     assert tree_digest(store.path) == before
-    redone = {path.name for path, old in times.items() if path.stat().st_mtime_ns != old}
+    redone = {path.name for path in store.path.glob("done/*") if path.stat().st_mtime_ns != 0}
     assert redone == {"1.json"}
 
 

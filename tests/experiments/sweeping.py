@@ -1,5 +1,6 @@
 """Sweeps in processes of their own, of a problem that can be told to misbehave."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,6 +8,10 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+
+from prudent.experiments._runner import Runner
+from prudent.experiments.sweep import read_sweep
 
 # What it does depends on the budget of the run that asks for the problem, which each attempt does
 # once; simulations are shared. One parameter, because a diagnosis in more takes seconds.
@@ -45,7 +50,7 @@ def misbehave(number):
         raise OverflowError("bad <cell>\\nof the grid")
     if number == 205:
         raise FloatingPointError("nothing is finite")
-    if number == 206:
+    while number == 206:
         time.sleep(1000)
     if number == 207:
         torch.empty(2**50)
@@ -68,7 +73,12 @@ num_test = 16
 training.epochs = {epochs}
 training.batch_size = 32
 """
-SAME = ("config.json", "coverage.json", "data.json", "history.jsonl", "model.safetensors")
+# Seconds after which a test that would hang for ever fails, on however slow a machine.
+GUARD = 600
+SAME = (
+    *("config.json", "coverage.json", "data.json", "history.jsonl"),
+    *("metrics.json", "model.safetensors"),
+)
 
 
 def prepare(place, budgets, methods='"npe"', epochs=2):
@@ -94,8 +104,8 @@ def start(place, *arguments, workers=2, **options):
     )
 
 
-def finish(process, seconds=300):
-    out, err = process.communicate(timeout=seconds)
+def finish(process):
+    out, err = process.communicate(timeout=GUARD)
     return process.returncode, out, err
 
 
@@ -111,10 +121,32 @@ def results(root):
     for path in sorted(root.glob("*/metrics.json")):
         for name in SAME:
             found[path.parent.name, name] = (path.parent / name).read_bytes()
-        # The list of files at its end holds the checksum of the times.
-        text = path.read_text()
-        found[path.parent.name, "metrics"] = text[: text.index('"files"')]
     return found
+
+
+def work_with_a_hanging_run(place, monkeypatch, open_engine, budgets):
+    """Why runs failed, by budget, of some and one that hangs until its time is over.
+
+    The clock of the runner stands still until all others have ended and the last one hangs.
+    """
+    prepare(place, [*budgets, 206])
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    configs = read_sweep(place / "my.toml").configs
+    ended, names = set(), {config.identity: config.budget for config in configs}
+
+    def listen(row):
+        if row.get("event") in ("done", "failed"):
+            ended.add(names[row["identity"]])
+
+    def monotonic():
+        return 1000.0 if ended >= {*budgets} and started(place)[206] else 0.0
+
+    clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+    monkeypatch.setattr("prudent.experiments._runner.time", clock)
+    with open_engine() as engine:
+        failed = Runner(configs, place / "runs", engine, listen, timeout=100.0).run()
+    return {names[identity]: reason for identity, reason in failed.items()}
 
 
 def session(leader):
@@ -144,13 +176,26 @@ def children(parent):
     return found
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
+def wait_for(condition):
+    """Whether a condition comes true, on however slow a machine."""
+    deadline = time.monotonic() + GUARD
     while time.monotonic() < deadline:
         if condition():
             return True
         time.sleep(0.05)
     return False
+
+
+def semaphores(leader):
+    """Files of named semaphores that the living processes of a session use."""
+    found = set()
+    for pid in session(leader):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                *_, name = line.split(maxsplit=5)
+                if name.startswith("/dev/shm/sem.") and "(deleted)" not in name:
+                    found.add(Path(name))
+    return found
 
 
 def end(process):

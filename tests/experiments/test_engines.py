@@ -4,11 +4,14 @@ import multiprocessing
 import os
 import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor
+import threading
+import time
+from multiprocessing.context import SpawnProcess
 
 import pytest
-from sweeping import wait_for
+from sweeping import GUARD, wait_for
 
+from prudent.errors import StoreError
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import Runner
 from prudent.experiments.engines import WorkerDied
@@ -45,24 +48,58 @@ def test_workers_give_the_bytes_of_a_run_in_this_process(tmp_path):
 def test_a_death_is_the_error_of_its_own_call_only():
     with Local(2) as engine:
         one, two = engine.submit(os.getpid), engine.submit(os.getpid)
-        assert one.result(60) != two.result(60)
+        assert one.result(GUARD) != two.result(GUARD)
         killed = engine.submit(signal.raise_signal, signal.SIGKILL)
         other = engine.submit(os.getpid)
-        assert other.result(60) == two.result()
+        assert other.result(GUARD) == two.result()
         with pytest.raises(WorkerDied, match="^signal 9$"):
-            killed.result(60)
-        assert engine.submit(os.getpid).result(60) not in (one.result(), two.result())
+            killed.result(GUARD)
+        assert engine.submit(os.getpid).result(GUARD) not in (one.result(), two.result())
     assert wait_for(lambda: not multiprocessing.active_children())
+
+
+def test_calls_beyond_the_number_of_workers_wait(tmp_path):
+    with Local(2) as engine:
+        futures = [engine.submit(divmod, number, 7) for number in range(20)]
+        last = engine.submit(os.getpid)
+        assert [future.result(GUARD) for future in futures] == [divmod(n, 7) for n in range(20)]
+        assert last.result(GUARD) != os.getpid()
+        with pytest.raises(ZeroDivisionError):
+            engine.submit(divmod, 1, 0).result(GUARD)
+        with pytest.raises(StoreError, match="pickle"):
+            engine.submit(threading.Lock).result(GUARD)
+        assert engine.submit(divmod, 9, 7).result(GUARD) == (1, 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+def test_calls_that_wait_for_a_worker_that_dies_are_given_up():
+    with Local(1) as engine:
+        killed, waiting = (
+            engine.submit(signal.raise_signal, signal.SIGKILL),
+            engine.submit(os.getpid),
+        )
+        for future in (killed, waiting):
+            with pytest.raises(WorkerDied, match="^signal 9$"):
+                future.result(GUARD)
+        assert engine.submit(os.getpid).result(GUARD)
+
+
+def test_an_abandoned_call_makes_room():
+    with Local(1) as engine:
+        hanging = engine.submit(time.sleep, 1e6)
+        engine.abandon(hanging)
+        assert hanging.done()
+        assert engine.submit(os.getpid).result(GUARD)
 
 
 def test_a_worker_that_never_starts_is_given_up(tmp_path, monkeypatch):
     tried = []
 
-    def submit(pool, *arguments):
-        tried.append(arguments)
+    def start(process):
+        tried.append(process)
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    monkeypatch.setattr(SpawnProcess, "start", start)
     with Local(1) as engine:
         failed = Runner(CONFIGS[:1], tmp_path, engine, lambda row: None).run()
     identity = CONFIGS[0].identity

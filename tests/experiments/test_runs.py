@@ -17,9 +17,11 @@ from prudent.datasets.simulate import draw_pairs
 from prudent.errors import InputError, StoreError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._runner import attempt
+from prudent.experiments.launch import LaunchOptions, Overview, launch
 from prudent.experiments.run import diagnose_run
 from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, publish, states
+from prudent.experiments.sweep import Sweep
 from prudent.training import Options
 from prudent.training.methods import METHODS
 
@@ -54,7 +56,7 @@ def test_a_run_leaves_all_its_files_and_no_others(finished):
 
 def test_the_same_config_gives_the_same_bytes(finished, tmp_path):
     again = run(TINY, tmp_path / "again", progress=False)
-    for name in FILES - {"timing.json", "metrics.json"}:
+    for name in FILES - {"timing.json"}:
         assert (again.path / name).read_bytes() == (finished.path / name).read_bytes(), name
     assert again.metrics == finished.metrics
 
@@ -104,8 +106,8 @@ def quickly(config, path, progress=None, num_simulations=None, inputs=None):
     """Take the place of the work, which is tested elsewhere."""
     if config.seed == 1:
         raise OverflowError("no luck")
-    parts = {"coverage.json": b"{}\n", "timing.json": b"{}\n"}
-    publish(path, {"config.json": to_json(config.to_dict()), **parts}, {"auc": 0.1})
+    files = {"config.json": to_json(config.to_dict()), "coverage.json": b"{}\n"}
+    publish(path, files, {"auc": 0.1}, {})
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
@@ -189,6 +191,18 @@ def test_a_checkpoint_left_beside_a_finished_run_is_removed(finished, tmp_path):
     left.mkdir(parents=True)
     run(TINY, path, progress=False)
     assert not left.exists()
+
+
+def test_a_sweep_removes_what_a_kill_left_beside_a_finished_run(tmp_path):
+    path = tmp_path / TINY.identity
+    quickly(TINY, path)
+    left = tmp_path / ".work" / f"{TINY.identity}.checkpoint"
+    left.mkdir(parents=True)
+    (tmp_path / ".work" / f"{TINY.identity}.lock").touch()
+    plan = Sweep("mine", (TINY,), 0, "mine.toml", {})
+    found = states([TINY], tmp_path)
+    assert launch(Overview(plan, tmp_path, LaunchOptions(), found)).counts["done"] == 1
+    assert not (tmp_path / ".work").exists()
 
 
 def test_loading(finished, tmp_path):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweeping import command, finish, prepare, results, start
+from sweeping import GUARD, command, finish, prepare, results, start
 
 from faults import tree_digest
 from prudent.errors import InputError
@@ -88,6 +88,28 @@ def test_odd_names_stay_names(name, tmp_path):
     assert shell_accepts(text)
     done = subprocess.run(["sh"], input=text, text=True, capture_output=True, check=True)
     assert done.stdout == f"{place} {name}\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["new\ntouch broken", "a\rb", "bell\a", "\x1b[31m", "\x85", "\u2028"]
+)
+def test_names_that_cannot_be_printed_are_refused(name, tmp_path):
+    """A comment for Slurm ends with its line, whatever quotes are around it."""
+    for words, directory, logs in (
+        (["prudent"], tmp_path, tmp_path / name),
+        (["prudent"], tmp_path / name, tmp_path),
+        (["prudent", "--set", name], tmp_path, tmp_path),
+    ):
+        with pytest.raises(InputError, match="a job cannot have '.*' in it; choose names"):
+            script(Job(), words, directory, logs)
+
+
+def test_a_line_of_a_name_is_no_command(tmp_path):
+    with_slurm(tmp_path, 'queue = "long"')
+    words = command("my.toml", "-o", "runs\ntouch broken #", "--print-script")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "runs\\ntouch broken #" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -175,7 +197,7 @@ def test_a_pretended_slurm_gives_the_same_bytes(tmp_path):
         "PRETENDED": str(tools),
         "OMP_NUM_THREADS": "1",
     }
-    arguments = {"env": environment, "capture_output": True, "text": True, "timeout": 200}
+    arguments = {"env": environment, "capture_output": True, "text": True, "timeout": GUARD}
     words = command("my.toml", "-o", "runs", "--engine", "slurm", "--workers", "1")
     refused = subprocess.run(words, cwd=odd, check=False, **arguments)
     assert refused.returncode == 2

@@ -158,12 +158,11 @@ def _publish(path, config):
         "coverage.json": to_json(curve),
         "history.jsonl": History(made["history"]).to_jsonl(times=False).encode(),
         "model.safetensors": b"",
-        "timing.json": to_json(timing),
     }
     if config.thorough:
         ranks, draws = _columns(_ranks(config), RANKS), _columns(_draws(config), DRAWS)
         files["thorough.json"] = to_json({"ranks": ranks, "draws": draws})
-    store.publish(path, files, made["metrics"])
+    store.publish(path, files, made["metrics"], timing)
 
 
 def _columns(rows, plural):

@@ -3,6 +3,7 @@
 import errno
 import logging
 import random
+import time
 
 import pytest
 import torch
@@ -113,8 +114,17 @@ def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
 
-    def action():
-        train(method, **options).save(tmp_path / "model")
+    def action(progress=None):
+        train(method, progress, **options).save(tmp_path / "model")
+
+    def lingering():
+        """Never finish, so that a kill finds it at work on any machine."""
+
+        def linger(row):
+            while reached() >= 28:
+                time.sleep(0.01)
+
+        action(linger)
 
     def reached():
         files = sorted((tmp_path / "work").glob("epoch*"))
@@ -124,7 +134,7 @@ def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     try:
         for least in (2, 10, 18):  # in the middle of the training, at any point of an epoch
             epoch, delay = moments.randint(least, least + 7), moments.uniform(0, 0.03)
-            assert killed_when(action, lambda epoch=epoch: reached() >= epoch, delay)
+            assert killed_when(lingering, lambda epoch=epoch: reached() >= epoch, delay)
         assert exit_code(in_child(action)) == 0
     finally:
         torch.set_num_threads(threads)

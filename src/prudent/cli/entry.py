@@ -23,9 +23,10 @@ from prudent.cli.report import report
 from prudent.cli.simulate import list_problems, simulate
 from prudent.cli.sweep import sweep
 from prudent.cli.train import train
-from prudent.errors import InputError, PrudentError, one_line
+from prudent.errors import InputError, PrudentError, one_line, shortened
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
+LONGEST = 4000
 INTERRUPTED = "interrupted; finished runs are kept, the same command continues."
 
 
@@ -87,15 +88,20 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         if flags.get("debug"):
             raise
-        code, message = 2 if isinstance(error, InputError) else 1, str(error)
-        if not isinstance(error, PrudentError):
+        code = 2 if isinstance(error, InputError) else 1
+        if isinstance(error, PrudentError):
+            message = str(error)
+        else:
             message = (
                 f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
                 "with --debug and report what it says."
             )
+    message = shortened(message, LONGEST)
     click.echo(f"Error: {plain(message)}", err=True)
     if flags.get("as_json"):  # a script that asked for JSON gets errors as JSON too
         show(json.dumps({"error": {"code": code, "message": message}}))

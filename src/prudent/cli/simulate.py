@@ -12,7 +12,6 @@ from prudent.cli.options import LAUNCH, PROBLEM, as_json, debug, options, quiet,
 from prudent.cli.output import allow_import, check_writable, emit, progress, show
 from prudent.errors import InputError
 from prudent.experiments.engines import open_engine
-from prudent.experiments.engines.local import local
 from prudent.experiments.launch import LaunchOptions
 
 POOL = ("workers", "engine", "address")
@@ -84,7 +83,7 @@ def simulate(problem: str, num_simulations: int, output: str, **given: Any) -> N
 
 def _pool(launch: LaunchOptions, path: Path) -> Any:
     """Where the chunks are simulated; one local worker is this process."""
-    if launch.engine == "local":
-        return local(launch.workers) if launch.workers > 1 else contextlib.nullcontext()
+    if launch.engine == "local" and launch.workers == 1:
+        return contextlib.nullcontext()
     scratch = path.with_name(f".{path.name}.work")
     return open_engine(launch.engine, launch.workers, scratch, address=launch.address)

@@ -217,7 +217,7 @@ def _show_result(now: Overview) -> None:
     bad = f", {len(failed)} failed" if failed else ""
     show(f"{now.counts['done']} of {len(now.found)} runs done{bad}: {now.root}")
     _show_failures(now)
-    if not failed:
+    if now.counts["done"] == len(now.found):
         show(f"Next: prudent report {now.root} -o report.html")
 
 

@@ -102,7 +102,7 @@ def simulate(
             "to make it in other processes; or leave `executor` out."
         )
     layout.import_zarr()
-    known, path = _resolve(problem), Path(os.path.abspath(path))
+    path, known = Path(os.path.abspath(path)), _resolve(problem)
     begun = Store.open(path) if (path / "zarr.json").exists() else None
     if chunk_size is None:
         chunk_size = begun.chunk_size if begun else default_chunk_size(known, num_simulations)
@@ -326,8 +326,13 @@ def isolated(seed: int, *labels: object) -> Iterator[None]:
 def _call(problem: Problem, theta: Tensor, seed: int, *labels: object) -> tuple[Tensor, str]:
     """What the simulator makes of theta, as float32, and the type it came in."""
     own = generator(seed, *labels, "simulator")
-    with isolated(seed, *labels, "simulator"):
-        x: Any = problem.simulator(theta.clone(), own)
+    try:
+        with isolated(seed, *labels, "simulator"):
+            x: Any = problem.simulator(theta.clone(), own)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # it wants to end the process, or does not want to be caught
+        raise DataError(one_line(error)) from error
     shape = (len(theta), *problem.x_shape)
     numbers = isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
     if not (isinstance(x, Tensor) or (numbers and x.dtype.kind in "fiubc")):

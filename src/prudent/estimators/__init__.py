@@ -1,14 +1,17 @@
 """Networks that turn observations into posteriors, and how they are read from files."""
 
+import contextlib
 import copy
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from prudent._files import load_tensors
 from prudent.contracts import Prior
-from prudent.errors import InputError, StoreError
+from prudent.errors import InputError, StoreError, one_line, shortened
+from prudent.estimators._headers import Header, check_weights
 from prudent.estimators.base import FORMAT
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
@@ -19,6 +22,8 @@ from prudent.estimators.networks import SeriesCNN as SeriesCNN
 from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
+
+REMEDY = "Restore it or train again."
 
 
 def load(
@@ -38,43 +43,67 @@ def load(
     Returns:
         The estimator, ready for inference.
     """
-    settings, state = load_tensors(path, FORMAT, "Restore it or train again.")
-    if prior is None:
-        if settings["prior"] is None:
-            raise InputError(f"{path} does not hold its prior; pass load(path, prior=...).")
-        prior = from_spec(settings["prior"])
-    check_prior(prior)
-    estimator: NeuralEstimator | Ensemble
-    if settings["kind"] == "ensemble":
-        members = [
-            _rebuild(member, prior, copy.deepcopy(embedding), path)
-            for member in settings["members"]
-        ]
-        estimator = Ensemble(members, state.get("fold"), state.get("out_of_fold"))
-    else:
-        estimator = _rebuild(settings, prior, embedding, path)
+    settings, state = load_tensors(path, FORMAT, REMEDY)
+    header = Header(settings, state)
     try:
-        estimator.load_state_dict(state)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise InputError(f"the weights in {path} do not fit the networks: {reason}") from error
-    estimator.info = settings["info"]
+        estimator = _build(header, _prior(header, path) if prior is None else prior, embedding)
+        _fill(estimator, state, path)
+        estimator.info = header.value("info", dict)
+    except InputError:  # something that the caller can mend
+        raise
+    except Exception as error:
+        reason = one_line(error).rstrip(".")
+        raise StoreError(f"{path} does not hold a sound model: {reason}. {REMEDY}") from error
     return estimator.eval()
 
 
+def _prior(header: Header, path: object) -> Prior:
+    if header.settings.get("prior", ...) is None:
+        raise InputError(f"{path} does not hold its prior; pass load(path, prior=...).")
+    return from_spec(header.value("prior", dict))
+
+
+def _build(
+    header: Header, prior: Prior, embedding: nn.Module | None
+) -> NeuralEstimator | Ensemble:
+    """The networks that a header describes, not yet with their weights."""
+    several = header.settings.get("kind") == Ensemble.kind
+    described = header.members() if several else [header.settings]
+    dim = check_prior(prior)
+    for one in described:
+        header.check(one, dim, own_embedding=embedding is not None)
+    with contextlib.nullcontext() if embedding is not None else header.bounded(described):
+        made = [_rebuild(one, prior, copy.deepcopy(embedding)) for one in described]
+    state = header.state
+    return Ensemble(made, state.get("fold"), state.get("out_of_fold")) if several else made[0]
+
+
 def _rebuild(
-    settings: dict[str, Any], prior: Prior, embedding: nn.Module | None, path: object
+    settings: dict[str, Any], prior: Prior, embedding: nn.Module | None
 ) -> NeuralEstimator:
-    """The networks that the settings describe, not yet with their weights."""
     kind = settings["kind"]
-    if kind not in KINDS:
-        raise StoreError(f"{path} holds an estimator of unknown kind `{kind}`.")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise StoreError(f"an estimator of unknown kind `{shortened(kind)}`")
     network = settings["embedding"] if embedding is None else embedding
     if network is None:
         raise InputError(
-            f"{path} was made with an embedding network of its own; pass "
+            "the model was made with an embedding network of its own; pass "
             "load(path, embedding=...) with a network of the same architecture."
         )
     names = ("dim", "x_shape", "hidden", *KINDS[kind].extra_names)
     arguments = {name: settings[name] for name in names if name in settings}
     return KINDS[kind](prior=prior, embedding=network, **arguments)
+
+
+def _fill(
+    estimator: NeuralEstimator | Ensemble, state: Mapping[str, Tensor], path: object
+) -> None:
+    """Put the weights of a file into networks, and judge what the networks make of them."""
+    if odd := [name for name, value in state.items() if value.is_complex()]:
+        raise StoreError(f"`{odd[0]}` is complex")
+    try:
+        estimator.load_state_dict(state)
+    except RuntimeError as error:
+        reason = shortened(str(error).splitlines()[-1].strip(), 200)
+        raise InputError(f"the weights in {path} do not fit the networks: {reason}") from error
+    check_weights(estimator.state_dict())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
+from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.coverage.proposals import trial_draws
 from prudent.errors import InputError, StoreError, one_line
@@ -109,7 +110,7 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
     """
     name = spec.get("class")
     if name == "Independent":
-        return Independent(from_spec(spec["base"]), int(spec["dims"]))
+        return Independent(from_spec(spec["base"]), whole("dims", spec["dims"], 0))
     if name == "Product":
         return Product([from_spec(factor) for factor in spec["factors"]])
     if name not in PARAMETERS or spec.get("dtype", "float32") not in ("float32", "float64"):

@@ -1,8 +1,10 @@
 """Where the pairs of a run come from: simulated for it, shared by a sweep, or read from files."""
 
 import base64
+import contextlib
 import hashlib
 import logging
+import os
 import re
 import warnings
 from collections import Counter
@@ -119,7 +121,8 @@ def from_files(
     rows = open_rows(data, theta, x)
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
-    known = _described(rows, problem, prior, Path(data).stem)
+    with contextlib.chdir(os.curdir):  # a prior is code of the user
+        known = _described(rows, problem, prior, Path(data).stem)
     pairs, held = None, 0
     if test_data is not None:
         pairs = read(test_data, theta=theta, x=x, stream=False)

@@ -4,6 +4,7 @@ A worker process calls :func:`attempt`, and whatever becomes of its run is an ou
 heavy is imported before that, so that the process that hands out the runs stays small.
 """
 
+import os
 import time
 import traceback
 from collections import Counter, deque
@@ -15,16 +16,17 @@ from typing import Any, NamedTuple
 from prudent._files import DISK_FULL
 from prudent._locks import Busy
 from prudent._progress import Progress, duration
-from prudent.errors import StoreError, one_line
+from prudent.errors import StoreError, one_line, shortened
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import seconds
-from prudent.experiments.engines import Engine, WorkerDied, report
+from prudent.experiments.engines import Engine, Stopped, WorkerDied, report
 
 POLL_SECONDS = 0.2
 HELD_SECONDS = 1.0
 MOST_STRIKES = 3
 TRAINING_SHARE = 0.9
+MOST_DETAILS = 100_000
 
 
 class Outcome(NamedTuple):
@@ -54,11 +56,14 @@ def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -
                 from prudent.experiments.run import run_claimed
 
                 run_claimed(config, path, tell, num_simulations)
-            except (Exception, SystemExit) as error:
-                reason = one_line(error)
+            except Stopped:
+                raise
+            except BaseException as error:  # Ctrl-C is the business of the parent
+                reason = one_line(error).replace(f"{root}{os.sep}", "")
                 if _disk_is_full(error):
                     return Outcome("full", reason)
-                store.record_failure(config, path, reason, traceback.format_exc())
+                details = shortened(traceback.format_exc(), MOST_DETAILS)
+                store.record_failure(config, path, reason, details)
                 return Outcome("failed", reason)
             return Outcome("done")
     except Busy:
@@ -66,9 +71,11 @@ def attempt(config: RunConfig, root: Path, num_simulations: int | None = None) -
 
 
 def _disk_is_full(error: BaseException | None) -> bool:
-    while error is not None:
+    seen: set[int] = set()  # an error can be its own cause
+    while error is not None and id(error) not in seen:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             return True
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
     return False
 
@@ -120,7 +127,9 @@ class Runner:
 
     def _submit(self, config: RunConfig) -> None:
         number = self.num_simulations.get((config.problem, config.seed))
-        future = self.engine.submit(attempt, config, self.root, number)
+        # The code of a user can change the directory of a worker.
+        root = Path(os.path.abspath(self.root))
+        future = self.engine.submit(attempt, config, root, number)
         self.running[future] = config, time.monotonic()
         self._tell(config, "start")
 

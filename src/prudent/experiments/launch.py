@@ -21,7 +21,7 @@ from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import Estimate, disk_bytes, estimate, largest
 from prudent.experiments.engines import ENGINES, open_engine
 from prudent.experiments.settings import read_settings
-from prudent.experiments.store import RunState, count, states
+from prudent.experiments.store import RunState, count, states, tidy
 from prudent.experiments.sweep import FILE, Sweep, read_sweep
 
 # The sweeps that come with prudent.
@@ -136,6 +136,7 @@ def launch(now: Overview, progress: Reporter = None) -> Overview:
             f"another output with -o, or pass --force to run again and move these to "
             f"{root / TRASH}. Nothing was changed."
         )
+    tidy((one.config for one in now.of("done")), root)
     if not left:
         plan.write(root)
         return now

@@ -2,9 +2,11 @@
 
 import itertools
 import logging
+import os
 import platform
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +57,9 @@ def run_one(
     finished = store.find(path, config)
     if finished is not None and not store.is_unfinished(path):
         return finished
-    with store.claim(path, wait=True):
-        return run_claimed(config, path, progress, inputs=inputs)
+    place = Path(os.path.abspath(path))  # the code of a user can change the directory
+    with store.claim(place, wait=True):
+        return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
 
 
 def run_claimed(
@@ -123,12 +126,12 @@ def _train_and_diagnose(
         "coverage.json": to_json(result.coverage.curves()),
         "history.jsonl": estimator.history.to_jsonl(times=False).encode(),
         "model.safetensors": estimator.to_bytes(),
-        "timing.json": to_json(_timing(times, estimator.history)),
     }
     if config.thorough:
         files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
     excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
-    store.publish(path, files, {**result.metrics(), **excluded})
+    timing = _timing(times, estimator.history)
+    store.publish(path, files, {**result.metrics(), **excluded}, timing)
 
 
 def _timing(times: list[float], history: History) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Runs on disk: all of a finished one or none of it, and what became of the others.
 
 A run is a directory. Its files are written to ``.work`` beside it, ``metrics.json`` last with the
-checksums of the others, and then the directory takes its name in one step.
+checksums of the others, and then the directory takes its name in one step. Times differ from
+run to run, so that they are in ``timing.json`` alone, with a checksum of its own.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from prudent.diagnostics.verdict import Verdict
 
 ERROR = "error.txt"
+TIMING = "timing.json"
 # What an unfinished run has in ``.work``, beside its lock or claim.
 PARTS = ("", ".checkpoint")
 STATES = ("done", "running", "failed", "interrupted", "left")
@@ -144,6 +146,14 @@ def clear(path: Path) -> None:
         shutil.rmtree(unfinished_path(path, suffix), ignore_errors=True)
 
 
+def tidy(configs: Iterable[RunConfig], root: Path) -> None:
+    """Remove what a kill right after publishing left of finished runs."""
+    for path in (root / config.identity for config in configs):
+        if is_unfinished(path):
+            with contextlib.suppress(StoreError), claim(path, wait=False):
+                clear(path)
+
+
 def record_failure(config: RunConfig, path: Path, reason: str, details: str = "") -> None:
     """Keep why a run failed; the next attempt removes it."""
     directory = unfinished_path(path)
@@ -162,7 +172,9 @@ def failure(path: Path) -> str | None:
         return None
 
 
-def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) -> None:
+def publish(
+    path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any], timing: Mapping[str, Any]
+) -> None:
     """Make a finished run appear at a path, which must be claimed."""
     unfinished = unfinished_path(path)
     try:
@@ -170,6 +182,7 @@ def publish(path: Path, files: Mapping[str, bytes], metrics: Mapping[str, Any]) 
         unfinished.mkdir(parents=True)
         for name, data in files.items():
             write_atomic(unfinished / name, data)
+        write_atomic(unfinished / TIMING, dump_json(timing))
         listing = {name: {"sha256": sha256(d), "bytes": len(d)} for name, d in files.items()}
         write_atomic(unfinished / "metrics.json", dump_json({**metrics, "files": listing}))
         _take_name(unfinished, path)
@@ -197,11 +210,12 @@ def read(path: Path) -> Run:
     listing = metrics.pop("files", None)
     if not isinstance(listing, dict):
         raise StoreError(f"{path / 'metrics.json'} lists no files; it was not written by prudent.")
-    parts = [
+    config, coverage = (
         load_json(path / name, _remedy(path), str(listing.get(name, {}).get("sha256")))
-        for name in ("config.json", "coverage.json", "timing.json")
-    ]
-    config, coverage, timing = parts
+        for name in ("config.json", "coverage.json")
+    )
+    # Version 0.1.0 listed it with the others.
+    timing = load_json(path / TIMING, _remedy(path), listing.get(TIMING, {}).get("sha256"))
     return Run(path, RunConfig.from_settings(config), metrics, coverage, timing, listing)
 
 

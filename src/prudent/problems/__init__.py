@@ -11,16 +11,18 @@ so that listing them costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent._files import sha256
 from prudent._lazy import attach
-from prudent.errors import InputError, unknown_name
+from prudent.errors import InputError, PrudentError, one_line, unknown_name
 
 if TYPE_CHECKING:
     from prudent.problems.problem import Problem as Problem
@@ -72,7 +74,8 @@ def get(name: str, **options: Any) -> Problem:
     from prudent.problems.problem import Problem
 
     found = import_attribute(name)
-    made = found() if callable(found) and not isinstance(found, Problem) else found
+    with _foreign(name):
+        made = found() if callable(found) and not isinstance(found, Problem) else found
     if not isinstance(made, Problem):
         raise InputError(
             f"`{name}` is a {type(made).__name__}; expected a Problem, such as "
@@ -84,15 +87,29 @@ def get(name: str, **options: Any) -> Problem:
 def import_attribute(reference: str) -> Any:
     """The object that ``module:attribute`` names."""
     module, _, attribute = reference.partition(":")
+    with _foreign(reference):
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            raise InputError(
+                f"cannot import `{module}` of `{reference}`: {one_line(error)}. Run from its "
+                "directory, or install it."
+            ) from error
+        except AttributeError as error:
+            raise InputError(f"`{module}` has no attribute `{attribute}`.") from error
+
+
+@contextlib.contextmanager
+def _foreign(name: str) -> Iterator[None]:
+    """Run the code of a user: whatever it raises is its mistake, and the directory stays."""
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise InputError(
-            f"cannot import `{module}` of `{reference}`: {error}. Run from its directory, or "
-            "install it."
-        ) from error
-    except AttributeError as error:
-        raise InputError(f"`{module}` has no attribute `{attribute}`.") from error
+        with contextlib.chdir(os.curdir):
+            yield
+    except (PrudentError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        reason = one_line(error).rstrip(".")
+        raise InputError(f"`{name}` cannot be made; it raises {reason}.") from error
 
 
 def source_digest(name: str) -> str:

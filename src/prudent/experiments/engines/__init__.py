@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prudent.experiments.engines import dask, local, slurm
 from prudent.experiments.engines.contract import Engine as Engine
+from prudent.experiments.engines.contract import Stopped as Stopped
 from prudent.experiments.engines.contract import WorkerDied as WorkerDied
 from prudent.experiments.engines.contract import report as report
 

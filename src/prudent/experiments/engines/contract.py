@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 from typing import Any, Protocol, Self
 
 from prudent.errors import StoreError
@@ -13,7 +13,7 @@ Tell = Callable[[dict[str, Any]], None]
 _tell: Tell | None = None
 
 
-class WorkerDied(StoreError):
+class WorkerDied(StoreError, BrokenExecutor):
     """The process of a call ended without a result, such as by ``signal 9``.
 
     ``deaths`` counts the processes that ended this way before the engine gave the call up.
@@ -22,6 +22,10 @@ class WorkerDied(StoreError):
     def __init__(self, how: str, deaths: int = 1) -> None:
         super().__init__(how)
         self.deaths = deaths
+
+
+class Stopped(BaseException):
+    """Nobody waits for this call any more; what it did is kept in checkpoints."""
 
 
 class Engine(Protocol):

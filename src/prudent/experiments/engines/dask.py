@@ -26,7 +26,7 @@ from typing import Any
 
 from prudent._extras import require
 from prudent.errors import InputError, StoreError
-from prudent.experiments.engines.contract import Engine, WorkerDied, prepare
+from prudent.experiments.engines.contract import Engine, Stopped, WorkerDied, prepare
 from prudent.version import __version__
 
 TOPIC = "prudent"
@@ -40,10 +40,6 @@ LOST = "the Dask scheduler is lost. Nothing is lost on disk; run the same comman
 
 logger = logging.getLogger("prudent")
 _alone = threading.Lock()
-
-
-class Stopped(BaseException):
-    """Nobody waits for this call any more; what it did is kept in checkpoints."""
 
 
 class Dask(Engine):
@@ -68,9 +64,8 @@ class Dask(Engine):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call; a path among its arguments means the same directory on all machines."""
-        sent = [Path(os.path.abspath(a)) if isinstance(a, Path) else a for a in arguments]
         with _lost():
-            inner = self._client.submit(_one_at_a_time, function, *sent, pure=False)
+            inner = self._client.submit(_one_at_a_time, function, *arguments, pure=False)
         outer: Future[Any] = Future()
         self._futures[outer] = inner
         inner.add_done_callback(functools.partial(self._finish, outer))

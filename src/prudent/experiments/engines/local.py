@@ -1,7 +1,8 @@
-"""Processes on this machine, one pool per worker.
+"""Processes on this machine, each at the other end of a pipe of its own.
 
-A pool one of whose processes dies is broken: of several processes in one pool all would lose their
-runs, and nobody could tell which run was to blame.
+A worker that is killed in the middle of a message disturbs nobody else. Pools and queues of the
+standard library would do that too, but share named semaphores, which stay in memory for ever when
+all processes are killed at once; a pipe ends with them.
 
 Two processes of one thread finish sooner than one of two, and a core that others use slows one of
 them instead of both.
@@ -11,121 +12,158 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import queue
 import signal
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from typing import Any
 
+from prudent.errors import StoreError, one_line
 from prudent.experiments.engines.contract import Engine, WorkerDied, prepare
 
 PR_SET_PDEATHSIG = 1
-
-
-def local(workers: int, rows: Any = None) -> ProcessPoolExecutor:
-    """Worker processes of one thread each, which end with this one.
-
-    They report progress on the queue ``rows``, if somebody reads it.
-    """
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, _start_worker, (rows, os.getpid()))
+# How long a process may take to end after its pipe has.
+END_SECONDS = 10.0
 
 
 class Local(Engine):
-    """Processes on this machine; one that dies is replaced, and the others do not notice."""
+    """Processes on this machine; one that dies is replaced, and the others do not notice.
+
+    Calls beyond the number of workers wait for the first that is free.
+    """
 
     def __init__(self, workers: int) -> None:
-        self._slots = [_Slot() for _ in range(workers)]
+        self._workers = [_Worker(self) for _ in range(workers)]
+        self.told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.waiting: deque[tuple[Future[Any], Any]] = deque()
+        self.lock = threading.RLock()  # who hands out calls, and who notices that one ended
 
     @property
     def capacity(self) -> int:
         """The number of processes."""
-        return len(self._slots)
+        return len(self._workers)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Begin a call on an idle worker, of which there must be one."""
-        idle = (slot for slot in self._slots if slot.future is None or slot.future.done())
-        return next(idle).submit(function, *arguments)
+        """Begin a call, or let it wait for a worker."""
+        future: Future[Any] = Future()
+        with self.lock:
+            self.waiting.append((future, (function, arguments)))
+            for worker in self._workers:
+                # Not where a death is noticed: a process ends with the thread that began it.
+                if self.waiting and worker.future is None:
+                    worker.begin()
+        return future
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of progress that workers sent since the last call."""
-        for rows in (slot.rows for slot in self._slots if slot.rows is not None):
-            while not rows.empty():
-                yield rows.get()
+        while not self.told.empty():
+            yield self.told.get()
 
     def abandon(self, future: Future[Any]) -> None:
         """End the worker of one call; the next call gets a new one."""
-        for slot in self._slots:
-            if slot.future is future:
-                slot.close(kill=True)
+        for worker in self._workers:
+            if worker.future is future:
+                worker.close(kill=True)
 
     def close(self, *, kill: bool = False) -> None:
         """End the workers, which have nothing to do unless they are to be killed."""
-        for slot in self._slots:
-            slot.close(kill=kill)
+        with self.lock:
+            while self.waiting:
+                self.waiting.popleft()[0].cancel()
+        for worker in self._workers:
+            worker.close(kill=kill)
+
+    def next_call(self) -> tuple[Future[Any] | None, Any]:
+        """The first call that waits and that nobody took back."""
+        while self.waiting:
+            future, call = self.waiting.popleft()
+            if future.set_running_or_notify_cancel():
+                return future, call
+        return None, None
+
+    def give_up(self, reason: str) -> None:
+        """End the calls that wait, if nobody is left to take them."""
+        while not any(worker.future for worker in self._workers):
+            future, _ = self.next_call()
+            if future is None:
+                return
+            future.set_exception(WorkerDied(reason))
 
 
-class _Slot:
-    """A pool of one process, made anew when that process died."""
+class _Worker:
+    """A process, made anew when the one before died, and the thread that listens to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Local) -> None:
+        self.engine = engine
         self.future: Future[Any] | None = None
-        self.rows: Any = None
-        self._pool: ProcessPoolExecutor | None = None
         self._process: Any = None
+        self._pipe: Any = None
+        self._listener: threading.Thread | None = None
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        self.future = outer = Future[Any]()
-        try:
-            inner = self._begin(function, *arguments)
-        except (BrokenProcessPool, BrokenPipeError):
-            # It died at the start, or while it had nothing to do.
-            reason = self._exit_reason()
-            self.close(kill=True)
-            outer.set_exception(WorkerDied(reason))
-            return outer
-        inner.add_done_callback(lambda future: self._finish(future, outer))
-        return outer
+    def begin(self) -> None:
+        """Take the first call that waits, with a new process if there is none."""
+        if self._listener is None:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs, os.getpid()))
+            with _interrupts_blocked(), contextlib.suppress(OSError):  # it died at the start
+                self._process.start()
+            theirs.close()
+            self._listener = threading.Thread(target=self._listen, daemon=True)
+            self._listener.start()
+        self._take()
 
-    def _begin(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        if self._pool is not None:
-            return self._pool.submit(function, *arguments)
-        # A queue of its own: a worker killed in the middle of a message would block the others.
-        self.rows = multiprocessing.get_context("spawn").SimpleQueue()
-        self._pool = local(1, self.rows)
-        others = set(multiprocessing.active_children())
-        with _interrupts_blocked():
+    def _take(self) -> None:
+        """Hand a call that waits to the process; if that is dead, the listener will notice."""
+        self.future, call = self.engine.next_call()
+        if self.future is not None:
+            with contextlib.suppress(OSError):
+                self._pipe.send(call)
+
+    def _listen(self) -> None:
+        """Pass on what the process tells, until it ends."""
+        while True:
             try:
-                return self._pool.submit(function, *arguments)
-            finally:
-                self._process = next(iter(set(multiprocessing.active_children()) - others), None)
-
-    def _finish(self, inner: Future[Any], outer: Future[Any]) -> None:
-        if inner.cancelled():
-            outer.cancel()
-        elif isinstance(error := inner.exception(), BrokenProcessPool):
-            self._pool = None
-            outer.set_exception(WorkerDied(self._exit_reason()))
-        elif error is not None:
-            outer.set_exception(error)
-        else:
-            outer.set_result(inner.result())
+                kind, value = self._pipe.recv()
+            except (EOFError, OSError):
+                break
+            except Exception as error:  # of a kind that cannot be made here
+                kind, value = "error", StoreError(one_line(error))
+            if kind == "row":
+                self.engine.told.put(value)
+                continue
+            with self.engine.lock:  # first, so that who sees the result finds an idle worker
+                future = self.future
+                self._take()
+            if future is not None:
+                future.set_result(value) if kind == "result" else future.set_exception(value)
+        reason = self._exit_reason()
+        with self.engine.lock:
+            future, self.future, self._listener = self.future, None, None
+            self._pipe.close()
+            self.engine.give_up(reason)
+        if future is not None:
+            future.set_exception(WorkerDied(reason))
 
     def _exit_reason(self) -> str:
-        if self._process is not None:
-            self._process.join(1.0)
-        code = getattr(self._process, "exitcode", None)
+        with contextlib.suppress(AssertionError):  # it was never started
+            self._process.join(END_SECONDS)
+        code = self._process.exitcode
         if code is None:
             return "no exit code"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def close(self, *, kill: bool = False) -> None:
-        pool, self._pool = self._pool, None
-        if kill and self._process is not None:
-            self._process.kill()
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=kill)  # soon, if nobody works there
+        """End the process: now, or at the end of its call."""
+        listener = self._listener
+        if listener is None:
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            self._process.kill() if kill else self._pipe.send(None)
+        listener.join()
 
 
 @contextlib.contextmanager
@@ -141,7 +179,8 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(rows: Any, parent: int) -> None:
+def _serve(pipe: Any, parent: int) -> None:
+    """The work of a process: calls come through the pipe, rows and results go back."""
     if sys.platform == "linux":
         # A worker whose parent was killed would go on writing beside the next attempt.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -149,4 +188,17 @@ def _start_worker(rows: Any, parent: int) -> None:
             os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     os.dup2(2, 1)  # what a simulator prints is not a result
-    prepare(None if rows is None else rows.put)
+    prepare(lambda row: pipe.send(("row", row)))
+    with contextlib.suppress(EOFError, OSError):  # nobody is there any more
+        while (call := pipe.recv()) is not None:
+            function, arguments = call
+            try:
+                answer = "result", function(*arguments)
+            except BaseException as error:
+                answer = "error", error
+            try:
+                pipe.send(answer)
+            except OSError:
+                raise
+            except Exception as error:  # it cannot be pickled
+                pipe.send(("error", StoreError(one_line(error))))

@@ -125,6 +125,11 @@ def slurm_cluster(job: Job, workers: int, scratch: Path) -> Dask:
 
 def script(job: Job, command: Sequence[str], directory: Path, logs: Path) -> str:
     """A job that runs a command by itself, to be submitted by hand as often as one likes."""
+    for text in (*command, str(directory), str(logs)):
+        if not text.isprintable():  # a comment for Slurm ends with its line, quoted or not
+            raise InputError(
+                f"a job cannot have {text!r} in it; choose names that can be printed."
+            )
     jobqueue = require("dask_jobqueue.slurm", "slurm", "Slurm jobs")
     made = jobqueue.SLURMJob(scheduler="", name="", **job.arguments(logs))
     lines = ["#!/usr/bin/env bash", str(made.job_header), f"cd {shlex.quote(str(directory))}"]
