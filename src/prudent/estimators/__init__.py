@@ -19,6 +19,7 @@ from prudent.estimators.networks import SeriesCNN as SeriesCNN
 from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
+from prudent.history import History
 
 
 def load(
@@ -59,6 +60,8 @@ def load(
         reason = str(error).splitlines()[-1].strip()
         raise InputError(f"the weights in {path} do not fit the networks: {reason}") from error
     estimator.info = settings["info"]
+    # Files of 0.1.0 have none.
+    estimator.history = History.from_jsonl(settings.get("history", ""))
     return estimator.eval()
 
 
