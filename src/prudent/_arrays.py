@@ -1,34 +1,65 @@
 """The one conversion of what users and simulators hand over into tensors, and one check."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prudent.errors import DataError
+from prudent.errors import DataError, InputError
 
 
-def float32(name: str, value: Any) -> Tensor:
-    """A detached float32 tensor on the CPU from a tensor, array, data frame or list of numbers.
+def as_tensor(name: str, value: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A tensor from a tensor, array, data frame or list of real numbers.
 
-    >>> float32("theta", [[1, 2]])
+    A tensor stays on its device, and keeps its gradient.
+
+    >>> as_tensor("theta", [[1, 2]])
     tensor([[1., 2.]])
     """
     try:
-        if isinstance(value, Tensor):
-            tensor = value
-        else:
-            array = np.array(value)
-            tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    except (TypeError, ValueError) as error:
+        tensor = value if isinstance(value, Tensor) else torch.from_numpy(_native(value))
+    except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"expected `{name}` as an array of numbers, got {type(value).__name__} that is none: "
             f"{str(error).splitlines()[0]}"
         ) from error
     if tensor.is_complex():
         raise DataError(f"`{name}` is complex; pass real numbers, such as parts or moduli.")
-    return tensor.detach().to("cpu", torch.float32)
+    return tensor.to(dtype)
+
+
+def _native(value: Any) -> Any:
+    """A numpy array of a type that torch knows."""
+    array = np.array(value)
+    if array.dtype == object and hasattr(value, "to_numpy"):  # a frame of nullable columns
+        if not any(isinstance(number, str) for number in array.flat):
+            array = value.to_numpy(dtype="float64", na_value=np.nan)
+    if array.dtype == np.longdouble:
+        array = array.astype(np.float64)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def float32(name: str, value: Any) -> Tensor:
+    """A detached float32 tensor on the CPU; see :func:`as_tensor`."""
+    return as_tensor(name, value).detach().cpu()
+
+
+def as_shape(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
+    """The shape of draws, from several whole numbers or a single one.
+
+    >>> as_shape(100), as_shape([2, 3]), as_shape(())
+    ((100,), (2, 3), ())
+    """
+    try:
+        sides = value if isinstance(value, Iterable) else (value,)
+        shape = tuple(side.__index__() for side in sides)
+    except (TypeError, AttributeError):
+        shape = (-1,)
+    if any(side < 0 for side in shape):
+        raise InputError(f"expected the shape of draws as whole numbers, got {value!r}.")
+    return shape
 
 
 def finite_rows(values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from prudent.datasets import Pairs
+from prudent.datasets.pairs import num_batches
 from prudent.errors import DataError, InputError
 
 
@@ -60,12 +61,28 @@ def test_split_needs_something_on_both_sides():
         pairs.split(0.1, seed=0)
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 7, 64])
+def test_training_batches_hold_every_pair_and_are_never_tiny(batch_size):
+    for number in range(batch_size, 3 * batch_size + 2):
+        pairs = Pairs(torch.arange(number)[:, None], torch.zeros(number, 1))
+        batches = list(pairs.batches(batch_size, torch.Generator().manual_seed(0)))
+        sizes = [len(batch) for batch in batches]
+        assert sorted(torch.cat([b.theta[:, 0] for b in batches]).tolist()) == list(range(number))
+        assert len(sizes) == num_batches(number, batch_size)
+        assert max(sizes) - min(sizes) <= 1
+        assert min(sizes) >= min(2, batch_size)
+        if number % batch_size == 0:
+            assert set(sizes) == {batch_size}
+
+
 def test_batches_are_complete_shuffled_and_paired():
     pairs = Pairs.of(torch.arange(10.0)[:, None], 2 * torch.arange(10.0)[:, None])
     plain = [len(batch) for batch in pairs.batches(4)]
     assert plain == [4, 4, 2]
     order = torch.Generator().manual_seed(0)
     shuffled = list(pairs.batches(4, order))
-    assert [len(batch) for batch in shuffled] == [4, 4]
+    assert [len(batch) for batch in shuffled] == [4, 3, 3]
     assert all(torch.equal(2 * batch.theta, batch.x) for batch in shuffled)
-    assert torch.cat([b.theta for b in shuffled]).flatten().tolist() != list(range(8))
+    seen = torch.cat([b.theta for b in shuffled]).flatten().tolist()
+    assert seen != list(range(10))
+    assert sorted(seen) == list(range(10))

@@ -309,7 +309,7 @@ def test_shapes_from_an_estimator(shape, dtype):
         assert posterior.sampling is None
         draws = posterior.sample(shape, method)
         assert draws.shape == (*shape, len(posterior), 2)
-        assert draws.dtype == torch.float32
+        assert draws.dtype == dtype
         assert not draws.requires_grad
         assert posterior.sampling.method == method
         assert posterior.sampling.num_samples == math.prod(shape)

@@ -11,7 +11,8 @@ import torch
 from torch.distributions import Uniform
 
 import prudent
-from prudent.datasets import Pairs
+from prudent.datasets import Pairs, Stream
+from prudent.datasets.readers import open_rows
 from prudent.errors import DataError, InputError, TrainingError
 from prudent.estimators import FlowEstimator
 from prudent.training import Options, fit, methods, nll, train, weighted_sum
@@ -136,9 +137,39 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted():
 
 
 def test_too_many_broken_steps_stop_the_run_with_the_term():
-    message = r"epoch 1: 3 of 51 steps.*`faulty`.*at step 7, whose batch holds"
+    message = r"epoch 1: 3 of 52 steps.*`faulty`.*at step 7, whose batch holds"
     with pytest.raises(TrainingError, match=message):
         run_with_broken_steps({5, 6, 7})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_every_training_pair_is_seen_once_in_every_epoch(streamed, tmp_path):
+    """480 pairs in batches of 128 were 384: a fifth was left out of each epoch."""
+    theta, x = PROBLEM.draw(600, 0)
+    data = Pairs.of(theta, x)
+    if streamed:
+        np.savez(tmp_path / "sims.npz", theta=theta, x=x)
+        data = Stream(open_rows(tmp_path / "sims.npz"))
+    training, validation = data.split(0.2, 0)
+    seen, sizes = [], []
+
+    def watched(posterior, theta):
+        if torch.is_grad_enabled():
+            seen.extend(theta[:, 0].tolist())
+            sizes.append(len(theta))
+        return nll(posterior, theta)
+
+    estimator = FlowEstimator(PROBLEM.prior, 2, (2,), hidden=(4,))
+    options = Options(epochs=2, batch_size=128)
+    objective = weighted_sum((1.0, watched))
+    train(estimator, objective, training, validation, options=options, seed=0, progress=False)
+    everything = sorted(value for part in training.parts() for value in part.theta[:, 0].tolist())
+    number = len(training)
+    assert number % 128 != 0
+    assert sorted(seen[:number]) == sorted(seen[number:]) == everything
+    assert seen[:number] != seen[number:]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= 128
 
 
 def test_interrupting_keeps_the_history_so_far():
@@ -279,7 +310,8 @@ class TestInvalidSimulations:
             estimator = fit(theta, x, prior, invalid="exclude", **options)
         assert estimator.info["num_simulations"] == 4000
         assert estimator.info["num_invalid"] == int(x.isnan().sum())
-        assert abs(self.share_above_zero(estimator) - 0.9) < 0.03
+        # Trainings differ by 0.015 (five seeds); what is biased says 0.5.
+        assert abs(self.share_above_zero(estimator) - 0.9) < 0.05
 
     def test_filtering_before_fitting_is_what_biases(self):
         """Negative control: with the failed theta thrown away, the ratio says 0.5."""

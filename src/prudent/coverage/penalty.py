@@ -210,10 +210,9 @@ class CoveragePenalty(nn.Module):
 
         The arguments are those of :meth:`forward`.
         """
-        if theta.ndim != 2 or len(theta) == 0:
-            raise InputError(
-                f"expected `theta` of shape (N, D) with N >= 1, got {tuple(theta.shape)}."
-            )
+        if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
+            came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
+            raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
         if self.training and self.fraction < 1:
             posterior, theta = _thin(posterior, theta, self.fraction)
         nominal, sample, log_weight = self._log_probs(posterior, theta)

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from prudent._choices import MODELS
 from prudent.contracts import Reparametrized, SampleAndLogProb
@@ -33,7 +34,7 @@ def draw(
                 draws, log_proposal = proposal.sample_and_log_prob((num_samples, len(theta)))
             else:
                 draws = proposal.sample((num_samples, len(theta)))
-                log_proposal = proposal.log_prob(draws)
+                log_proposal = log_density(proposal, draws)
     if draws.shape != (num_samples, *theta.shape):
         raise InputError(
             f"expected the proposal to draw {(num_samples, *theta.shape)} to match "
@@ -41,6 +42,52 @@ def draw(
             "parameters needs event_shape (D,): wrap it in torch.distributions.Independent."
         )
     return draws.to(theta), log_proposal
+
+
+def log_density(found: Any, theta: Tensor) -> Tensor:
+    """The log-density of a prior or proposal at theta (..., D), in the type of theta.
+
+    Outside the support it is minus infinity instead of an error. The edge of a box belongs to the
+    box: draws of U(1000, 1001) are rounded to it, where torch has no density.
+    """
+    if theta.device.type != "cpu":  # check_prior makes sure that the prior is there
+        return log_density(found, theta.cpu()).to(theta.device)
+    support, shape = _support(found), torch.Size(getattr(found, "event_shape", ()))
+    if len(shape) == 1 and shape != theta.shape[-1:]:
+        raise InputError(f"expected `theta` of shape (..., {shape[0]}), got {tuple(theta.shape)}.")
+    if support is None or not isinstance(found, Distribution):
+        value: Tensor = found.log_prob(theta)
+        return value.to(theta.dtype)
+    inside = support.check(theta)
+    if not bool(inside.any()):
+        return torch.full_like(theta[..., 0], -torch.inf)
+    if not bool(inside.all()):
+        anywhere = theta[inside][0].detach()
+        theta = torch.where(inside.unsqueeze(-1), theta, anywhere)
+    value = found.log_prob(theta)
+    if not bool(value.isfinite().all()) and (bounds := support_bounds(found, theta.shape[-1])):
+        low, high = (bound.to(theta) for bound in bounds)
+        within = theta.clamp(low.nextafter(high), high.nextafter(low))
+        value = torch.where(value.isfinite(), value, found.log_prob(within))
+    return value.masked_fill(~inside, -torch.inf).to(theta.dtype)
+
+
+def _support(found: Any) -> Any:
+    """The constraint on the draws of a distribution, None where it does not say."""
+    try:
+        return getattr(found, "support", None)
+    except NotImplementedError:
+        return None
+
+
+def support_bounds(found: Any, dim: int) -> tuple[Tensor, Tensor] | None:
+    """The corners (D,) of the box that a distribution lives on, or None if it has no bounds."""
+    constraint = _support(found)
+    constraint = getattr(constraint, "base_constraint", constraint)
+    low, high = (getattr(constraint, name, None) for name in ("lower_bound", "upper_bound"))
+    if low is None or high is None:
+        return None
+    return torch.zeros(dim) + low, torch.zeros(dim) + high
 
 
 def check_proposal(proposal: Any) -> None:

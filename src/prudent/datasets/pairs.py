@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prudent._arrays import finite_rows, float32
+from prudent._arrays import as_tensor, finite_rows, float32
 from prudent._files import canonical_json, sha256
 from prudent._randomness import generator
 from prudent.errors import DataError, InputError, unknown_name
@@ -22,7 +22,7 @@ class Pairs:
     """N pairs in memory: ``theta`` (N, D) and ``x`` ``(N, *x_shape)``, float32 and finite.
 
     Args:
-        theta: The parameters.
+        theta: The parameters; of float64 where the prior is.
         x: The observations.
         index: The row of each pair in the user's data, (N,), for messages; None for 0 to N - 1.
         pool: The theta of all simulations, (M, D), where some failed and were left out. Leaving
@@ -35,20 +35,24 @@ class Pairs:
     pool: Tensor | None = None
 
     @classmethod
-    def of(cls, theta: Any, x: Any, invalid: str = "refuse") -> Pairs:
+    def of(
+        cls, theta: Any, x: Any, invalid: str = "refuse", dtype: torch.dtype = torch.float32
+    ) -> Pairs:
         """Check arrays, tensors, data frames or lists and convert them; the inputs are left alone.
 
         Args:
             theta: The parameters, (N, D).
             x: The observations, (N, ...).
             invalid: ``refuse`` rows of x with NaN or infinity, or ``exclude`` them with a warning.
+            dtype: The type of theta, which should be that of the prior.
 
         >>> Pairs.of([[0.0], [1.0]], [[0.1, 0.2], [1.1, 0.9]])
         <Pairs: 2 of theta (1,), x (2,)>
         """
         if invalid not in ("refuse", "exclude"):
             raise unknown_name("value of `invalid`", invalid, ("refuse", "exclude"))
-        theta, x = float32("theta", theta), float32("x", x)
+        theta = as_tensor("theta", theta, dtype).detach().cpu()
+        x = float32("x", x)
         check_shapes(tuple(theta.shape), tuple(x.shape))
         _refuse_non_finite("theta", theta)
         if invalid == "refuse":
@@ -146,12 +150,27 @@ class Pairs:
         return fold
 
     def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
-        """All pairs in batches; shuffled and without the last partial batch if given an order."""
-        number = len(self) if order is None else len(self) - len(self) % batch_size
-        index = None if order is None else torch.randperm(len(self), generator=order)
-        for start in range(0, number, batch_size):
-            rows = slice(start, start + batch_size)
-            yield self[rows if index is None else index[rows]]
+        """All pairs in batches: of :func:`num_batches` and shuffled if given an order."""
+        if order is None:
+            for start in range(0, len(self), batch_size):
+                yield self[start : start + batch_size]
+            return
+        index = torch.randperm(len(self), generator=order)
+        for rows in index.tensor_split(num_batches(len(self), batch_size)):
+            yield self[rows]
+
+
+def num_batches(length: int, batch_size: int) -> int:
+    """The number of training batches, which hold every pair once and differ by one in size.
+
+    A last batch with the few pairs that are left would weigh as much as the others, and its
+    coverage would be noise. None has a single pair, with which a classifier has nothing to
+    compare, unless that is what was asked for.
+
+    >>> num_batches(480, 128), num_batches(512, 128), num_batches(5, 2)
+    (4, 4, 2)
+    """
+    return max(1, min(-(-length // batch_size), length // min(batch_size, 2)))
 
 
 def fold_numbers(length: int, unit: str, number: int, seed: int) -> Tensor:
@@ -174,14 +193,14 @@ def digest(pieces: Iterable[tuple[Tensor, Tensor]]) -> str:
     return sha256(canonical_json([lengths, shapes, [found.hexdigest() for found in hashes]]))
 
 
-def finite(theta: Any, x: Any) -> tuple[Pairs, int]:
-    """The pairs whose x is finite, and the number of the others.
+def finite(theta: Any, x: Any, dtype: torch.dtype = torch.float32) -> tuple[Pairs, int]:
+    """The pairs whose x is finite, and the number of the others; arguments as of `Pairs.of`.
 
     >>> finite([[0.0], [1.0]], [[0.5], [float("nan")]])
     (<Pairs: 1 of theta (1,), x (1,)>, 1)
     """
     with warnings.catch_warnings(action="ignore"):
-        pairs = Pairs.of(theta, x, invalid="exclude")
+        pairs = Pairs.of(theta, x, "exclude", dtype)
     return Pairs(pairs.theta, pairs.x, pairs.index), pairs.num_invalid
 
 
@@ -210,7 +229,8 @@ def _refuse_non_finite(name: str, value: Tensor) -> None:
     # Left out beforehand they would bias a ratio, whose marginal is over all theta.
     hint = 'Pass invalid="exclude" to prudent.fit.' if name == "x" else "Draw them anew."
     num_nan = int(value.isnan().flatten(1).any(dim=1).sum())
+    dtype = str(value.dtype).removeprefix("torch.")
     raise DataError(
-        f"{int(bad.sum()):,} of {len(value):,} rows of `{name}` are not finite in float32 "
+        f"{int(bad.sum()):,} of {len(value):,} rows of `{name}` are not finite in {dtype} "
         f"({num_nan:,} hold NaN); the first is row {int(bad.nonzero()[0])}. {hint}"
     )

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from prudent._arrays import finite_rows, float32
+from prudent._arrays import as_tensor, finite_rows
 from prudent._extras import require
 from prudent.datasets._layout import CHUNK_BYTES, row_bytes
 from prudent.datasets.pairs import Pairs, check_shapes
@@ -55,6 +56,7 @@ def read(
     budget: int | None = None,
     invalid: str | None = None,
     stream: bool | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Data:
     """Pairs from a file or from a store of simulations.
 
@@ -67,11 +69,12 @@ def read(
         invalid: ``exclude`` failed simulations, of which the pairs keep the theta in their pool,
             or ``refuse`` them; by default those of a store are excluded, those of files refused.
         stream: Whether to leave the data on disk; by default if they exceed 2 GiB.
+        dtype: The type of theta from a file, which should be that of the prior.
 
     Returns:
         :class:`Pairs` in memory, or a :class:`Stream`.
     """
-    rows = open_rows(source, theta, x)
+    rows = open_rows(source, theta, x, dtype)
     number = len(rows) if budget is None else budget
     if not 0 < number <= len(rows):
         raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
@@ -81,7 +84,7 @@ def read(
     elif isinstance(rows, Store):
         data = rows.pairs(number)
     else:
-        return Pairs.of(*rows.read(0, number)[:2], invalid=invalid or "refuse")
+        return Pairs.of(*rows.read(0, number)[:2], invalid or "refuse", rows.dtype)
     if data.num_invalid and invalid == "refuse":
         raise DataError(
             f"{data.num_invalid:,} of {number:,} simulations in {rows.path} failed. Pass "
@@ -90,8 +93,13 @@ def read(
     return data
 
 
-def open_rows(source: Source, theta: str | None = None, x: str | None = None) -> Store | FileRows:
-    """A store, or the rows of a file, from which nothing is read yet."""
+def open_rows(
+    source: Source,
+    theta: str | None = None,
+    x: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Store | FileRows:
+    """A store, or the rows of a file, from which nothing is read yet; arguments as of `read`."""
     if isinstance(source, Store | FileRows):
         return source
     path = Path(source)
@@ -112,14 +120,20 @@ def open_rows(source: Source, theta: str | None = None, x: str | None = None) ->
         )
     if not path.is_file():
         raise InputError(f"no file {path}.")
-    return FileRows(path, theta, x)
+    return FileRows(path, theta, x, dtype)
 
 
 class FileRows:
     """The pairs in a file, read by rows; the names of the two arrays are guessed by default."""
 
-    def __init__(self, path: Path, theta: str | None = None, x: str | None = None) -> None:
-        self.path, self.names = path, {"theta": theta, "x": x}
+    def __init__(
+        self,
+        path: Path,
+        theta: str | None = None,
+        x: str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.path, self.names, self.dtype = path, {"theta": theta, "x": x}, dtype
         with self._open() as arrays:
             # Of a slice of a safetensors file the shape is a method.
             shapes: list[tuple[int, ...]] = [
@@ -138,7 +152,8 @@ class FileRows:
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of ``theta`` and ``x``, and 1 where x is not finite."""
         with self._open() as arrays, np.errstate(over="ignore"):
-            theta, x = (float32(role, array[start:stop]) for role, array in arrays.items())
+            theta = as_tensor("theta", arrays["theta"][start:stop], self.dtype)
+            x = as_tensor("x", arrays["x"][start:stop])
         return theta, x, ~finite_rows(x)
 
     @contextlib.contextmanager

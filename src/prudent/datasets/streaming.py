@@ -18,7 +18,7 @@ from torch import Tensor
 
 from prudent._randomness import generator
 from prudent.datasets._layout import row_bytes
-from prudent.datasets.pairs import Pairs, digest, fold_numbers
+from prudent.datasets.pairs import Pairs, digest, fold_numbers, num_batches
 from prudent.errors import DataError, InputError
 
 # Statistics of this many bytes of pairs are accurate enough; so are draws from so many theta.
@@ -140,14 +140,15 @@ class Stream:
         return fold.repeat_interleave(torch.tensor([self._survey.counts[i] for i in self.chunks]))
 
     def batches(self, batch_size: int, order: torch.Generator | None = None) -> Iterator[Pairs]:
-        """All pairs in batches; shuffled and without the last partial batch if given an order."""
+        """All pairs in batches: of :func:`num_batches` and shuffled if given an order."""
         if batch_size < 1 or (order is not None and batch_size > len(self)):
             raise InputError(
                 f"a batch of {batch_size:,} needs more than the {len(self):,} valid pairs in "
                 f"{self.rows.path}; use a smaller batch."
             )
-        chunks = self.chunks
+        chunks, size, larger = self.chunks, batch_size, 0
         if order is not None:
+            size, larger = divmod(len(self), num_batches(len(self), batch_size))
             chunks = [chunks[i] for i in torch.randperm(len(chunks), generator=order).tolist()]
         rest: list[Pairs] = []
         for first in range(0, len(chunks), self.buffer_chunks):
@@ -156,10 +157,11 @@ class Stream:
             index = torch.arange(len(buffer))
             if order is not None:
                 index = torch.randperm(len(buffer), generator=order)
-            end = len(buffer) - len(buffer) % batch_size
-            for start in range(0, end, batch_size):
-                yield buffer[index[start : start + batch_size]]
-            rest = [buffer[index[end:]]]
+            start = 0
+            while (end := start + size + (larger > 0)) <= len(buffer):
+                yield buffer[index[start:end]]
+                start, larger = end, larger - 1
+            rest = [buffer[index[start:]]]
             del buffer  # before the next chunks are read
         if order is None and rest and len(rest[0]):
             yield rest[0]

@@ -33,7 +33,7 @@ from prudent.contracts import Estimator, Posterior
 from prudent.datasets import Pairs
 from prudent.diagnostics._points import Points, rows_of
 from prudent.errors import InputError
-from prudent.estimators.priors import log_prior, support_bounds
+from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
@@ -85,7 +85,7 @@ class Grid:
                 f'{MAX_DIM} parameters; use method="samples" or method="importance".'
             )
         self.estimator, self.prior, self.dim = estimator, estimator.prior, dim
-        self.low, high = (bound.float() for bound in bounds)
+        self.low, high = (bound.to(dtype_for(estimator)) for bound in bounds)
         self.size = high - self.low
         side, self.num_cut, self.factor = SIZES[dim]
         self.first, self.again = _Block(side, self.factor, dim), _Block(SPLIT, self.factor, dim)
@@ -127,7 +127,7 @@ class Grid:
     def _cells(self, posterior: Posterior, x: Tensor) -> tuple[_Cells, Tensor]:
         """Cells that are fine at the peak and where they are rough, and the rows still rough."""
         num_rows = len(x)
-        corner, scale = self.low.expand(1, num_rows, -1), torch.ones(1, num_rows)
+        corner, scale = self.low.expand(1, num_rows, -1), self.low.new_ones(1, num_rows)
         cells = self.first(posterior, corner, scale, self.size)
         cells = self._cut(cells, posterior, x, torch.arange(num_rows), 0)
         cells = self._cut_around(cells, posterior, x, *self._peak(cells, posterior))
@@ -358,7 +358,7 @@ class _Block:
         change = (highest - lowest).flatten(0, self.dim)
         fine = values.nan_to_num(0.0, 0.0, 0.0).unflatten(1, box)
         for _ in range(self.dim):  # each turn moves an axis to the end: (B, N, parts)
-            fine = torch.tensordot(fine, self.matrix, dims=([1], [1]))
+            fine = torch.tensordot(fine, self.matrix.to(fine), dims=([1], [1]))
         for axis in range(2, 2 * self.dim + 1, 2):
             fine = fine.unflatten(axis, (self.side, self.factor))
         cells, parts = range(2, 2 * self.dim + 2, 2), range(3, 2 * self.dim + 2, 2)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._arrays import float32
 from prudent._extras import require
 from prudent._progress import Reporter
 from prudent.contracts import Estimator
@@ -24,7 +25,7 @@ from prudent.diagnostics.ranks import posterior_ranks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
-from prudent.estimators.priors import log_prior
+from prudent.estimators.priors import dtype_for, log_prior
 
 
 def _of_curve(name: str) -> metric[float]:
@@ -267,7 +268,7 @@ def diagnose(
     rows = DIAGNOSTICS.values() if thorough else ()
     for needed in (row.needs for row in rows if row.needs is not None):
         require(*needed, "thorough diagnoses")
-    pairs, num_excluded = finite(theta, x)
+    pairs, num_excluded = finite(theta, x, dtype_for(estimator))
     if num_excluded:
         warnings.warn(
             f"left out {num_excluded:,} of {num_excluded + len(pairs):,} test pairs: their "
@@ -275,7 +276,7 @@ def diagnose(
             stacklevel=2,
         )
     if levels is not None:
-        levels = torch.as_tensor(levels, dtype=torch.float32)
+        levels = float32("levels", levels)
         if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError("expected `levels` as a list of numbers between 0 and 1.")
     prior = log_prior(estimator.prior, pairs.theta).double()

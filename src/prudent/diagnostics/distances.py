@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from prudent._arrays import as_tensor
 from prudent._extras import require
 from prudent._randomness import derive, generator
 from prudent.errors import DataError, InputError
@@ -61,7 +62,8 @@ def kl(exact_log_prob: Any, log_prob: Any) -> Distance:
     >>> kl(torch.tensor([0.0, 0.4]), torch.tensor([-0.2, 0.2]))
     <KL 0.2 ± 0>
     """
-    exact, other = (torch.as_tensor(value).double() for value in (exact_log_prob, log_prob))
+    exact = as_tensor("exact_log_prob", exact_log_prob, torch.float64)
+    other = as_tensor("log_prob", log_prob, torch.float64)
     if exact.ndim != 1 or exact.shape != other.shape:
         raise DataError(
             f"expected two log-densities of shape (N,), got {tuple(exact.shape)} and "
@@ -166,7 +168,7 @@ def _samples(first: Any, second: Any) -> tuple[Tensor, Tensor, int]:
     """Both in float64, the finite rows of each, and the number of the others."""
     parts, num_invalid = [], 0
     for name, value in (("first", first), ("second", second)):
-        sample = torch.as_tensor(value).detach().double()
+        sample = as_tensor(name, value, torch.float64).detach()
         if sample.ndim != 2 or sample.shape[1] == 0:
             raise DataError(f"expected `{name}` of shape (N, D), got {tuple(sample.shape)}.")
         finite = sample.isfinite().all(dim=1)

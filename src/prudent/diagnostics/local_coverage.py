@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from prudent._arrays import as_tensor
 from prudent._extras import require
 from prudent._randomness import derive
 from prudent.diagnostics._bands import Array, holm, uniform_path
@@ -188,14 +188,14 @@ def local_coverage(
 
 def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
     """Alphas and features of the rows that regions can hold, and the numbers of bad ones."""
-    values = torch.as_tensor(alphas).detach().double()
-    table = torch.as_tensor(features).detach()
+    values = as_tensor("alphas", alphas, torch.float64).detach()
+    table = as_tensor("features", features).detach()
     if values.ndim != 1 or table.ndim < 2 or len(table) != len(values):
         raise DataError(
             f"expected `alphas` (N,) and `features` (N, ...), got {tuple(values.shape)} and "
             f"{tuple(table.shape)}."
         )
-    flat: Tensor = table.flatten(1).to(torch.float32)
+    flat = table.flatten(1)
     finite = flat.isfinite().all(dim=1)
     if (number := int(finite.sum())) < 4 * LEAST_PAIRS:
         raise DataError(

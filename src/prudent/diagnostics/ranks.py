@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prudent._arrays import as_tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
 from prudent._settings import whole
@@ -35,7 +36,7 @@ from prudent.datasets.pairs import Pairs, finite
 from prudent.diagnostics._points import Importance
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import chosen_draws
-from prudent.estimators.priors import log_prior
+from prudent.estimators.priors import dtype_for, log_prior
 
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
@@ -146,7 +147,7 @@ class ReferenceDistance:
         self,
         prior: Prior | None,
         references: str | Callable[[Tensor], Tensor] = "prior",
-        scale: Tensor | None = None,
+        scale: Any = None,
         seed: int = 0,
     ) -> None:
         if prior is None:
@@ -160,7 +161,7 @@ class ReferenceDistance:
         with seeded(seed, "tarp prior"):
             draws = prior.sample((NUM_PRIOR_DRAWS,))
         self.low, self.high = draws.amin(dim=0), draws.amax(dim=0)
-        self.scale = draws.std(dim=0) if scale is None else scale
+        self.scale = draws.std(dim=0) if scale is None else as_tensor("scale", scale, draws.dtype)
         if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
             raise InputError(f"`scale` is {self.scale.tolist()}; expected positive numbers.")
 
@@ -220,7 +221,7 @@ def posterior_ranks(
     >>> ranks.names, int(ranks.ranks.max()) <= 9
     (('theta_1', 'theta_2', 'log_prob', 'tarp'), True)
     """
-    pairs, num_bad_x = finite(theta, x)
+    pairs, num_bad_x = finite(theta, x, dtype_for(estimator))
     number, draw = _source(estimator, num_samples, thin)
     # A foreign model may come without its prior; then leakage is not known.
     prior: Prior | None = getattr(estimator, "prior", None)
@@ -266,7 +267,7 @@ def _source(
     """The number of draws per pair; the posterior, the draws and what is resolved of a batch."""
     thin = whole("thin", thin, 1)
     if not callable(estimator):
-        kept = torch.as_tensor(estimator)[::thin]
+        kept = as_tensor("draws", estimator, torch.float64)[::thin]
         return len(kept), lambda batch: (None, kept[:, batch.row_numbers], _all(batch))
     ratio = not getattr(estimator, "normalized", True)
     default = NUM_RESAMPLED if ratio else NUM_DRAWS

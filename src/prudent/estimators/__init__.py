@@ -22,6 +22,7 @@ from prudent.estimators.networks import SeriesCNN as SeriesCNN
 from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
+from prudent.history import History
 
 REMEDY = "Restore it or train again."
 
@@ -49,6 +50,8 @@ def load(
         estimator = _build(header, _prior(header, path) if prior is None else prior, embedding)
         _fill(estimator, state, path)
         estimator.info = header.value("info", dict)
+        # Files of 0.1.0 have none.
+        estimator.history = History.from_jsonl(settings.get("history", ""))
     except InputError:  # something that the caller can mend
         raise
     except Exception as error:

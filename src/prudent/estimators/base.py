@@ -1,6 +1,11 @@
-"""The common part of estimators: prior, standardization, embedding, and how they are saved."""
+"""The common part of estimators: prior, standardization, embedding, and how they are saved.
+
+Networks compute in float32, on standardized numbers. Theta itself, its draws and all log-densities
+have the type of the prior: with one of float64, parameters far from zero keep their digits.
+"""
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -8,18 +13,26 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from prudent._arrays import as_tensor
 from prudent._files import dump_tensors, write_atomic
+from prudent._settings import whole
 from prudent.contracts import Prior
-from prudent.errors import DataError, InputError
+from prudent.errors import DataError, InputError, one_line
 from prudent.estimators.networks import Embedding, build
-from prudent.estimators.priors import to_spec
+from prudent.estimators.priors import dtype_of, to_spec
 from prudent.history import History
 
 FORMAT = 1
+# The last rows of the history are saved, members of an ensemble counted together.
+MOST_ROWS = 10_000
 # The interquartile range of a standard normal.
 NORMAL_IQR = 1.3489795
 # Quartiles of this many numbers per component are accurate enough and cheap for any data set.
 MAX_VALUES = 2**17
+# Numbers of float32 may be so far apart, in units of the spread.
+COARSE = 0.005
+# The spreads of theta whose squares float32 holds, with room for posteriors that are narrower.
+LEAST_SPREAD, MOST_SPREAD = 1e-15, 1e15
 
 
 class Standardize(nn.Module):
@@ -33,16 +46,19 @@ class Standardize(nn.Module):
     Args:
         shape: The shape of location and scale: one per component, or () for one in all.
         squash: Whether to compress the tails with asinh.
+        dtype: The type of location and scale, in which numbers are standardized.
     """
 
     location: Tensor
     scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...], *, squash: bool) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], *, squash: bool, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.squash = squash
-        self.register_buffer("location", torch.zeros(shape))
-        self.register_buffer("scale", torch.ones(shape))
+        self.register_buffer("location", torch.zeros(shape, dtype=dtype))
+        self.register_buffer("scale", torch.ones(shape, dtype=dtype))
 
     @torch.no_grad()
     def adapt(self, values: Tensor) -> None:
@@ -73,6 +89,14 @@ class Standardize(nn.Module):
         centered = values.sinh() if self.squash else values
         return self.location + self.scale * centered
 
+    def coarse(self, values: Tensor) -> Tensor:
+        """Whether each component of the data lost its digits in float32, far from zero."""
+        spacing = torch.finfo(torch.float32).eps * self.location.abs()
+        lost = spacing > COARSE * self.scale
+        if values.dtype == torch.float64 and bool(lost.any()):
+            lost &= (values == values.float()).all(dim=0)
+        return lost
+
     def log_scale(self) -> Tensor:
         """The sum of the log scales, by which log-densities of standardized values are larger."""
         return self.scale.log().sum()
@@ -83,6 +107,7 @@ class Saved(nn.Module):
 
     prior: Prior
     info: dict[str, Any]
+    history: History
 
     def describe(self) -> dict[str, Any]:
         """The networks in plain JSON, without their weights."""
@@ -90,8 +115,10 @@ class Saved(nn.Module):
 
     def to_bytes(self) -> bytes:
         """The contents of the file."""
-        prior = to_spec(self.prior)
-        settings = {"format": FORMAT, **self.describe(), "prior": prior, "info": self.info}
+        settings = {"format": FORMAT, **self.describe(), "info": self.info}
+        settings["prior"] = to_spec(self.prior)
+        # Without times, so that a repetition writes the same bytes.
+        settings["history"] = History(self.history[-MOST_ROWS:]).to_jsonl(times=False)
         return dump_tensors(settings, self.state_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -115,7 +142,7 @@ class NeuralEstimator(Saved):
         hidden: The widths of the hidden layers of the head, or None for the default of the kind.
 
     Attributes:
-        history: One row per epoch of training, filled by :func:`prudent.fit`.
+        history: One row per epoch of training, filled by :func:`prudent.fit`; saved without times.
         info: The record of the training, in plain JSON; saved with the estimator.
     """
 
@@ -139,14 +166,20 @@ class NeuralEstimator(Saved):
     ) -> None:
         super().__init__()
         self.prior, self.dim, self.x_shape = prior, dim, tuple(x_shape)
-        self.hidden = tuple(self.default_hidden if hidden is None else hidden)
+        widths = self.default_hidden if hidden is None else hidden
+        self.hidden = tuple(whole("hidden", width, 1) for width in widths)
         self.history, self.info = History(), {}
-        self.theta_scale = Standardize((dim,), squash=False)
+        self.theta_scale = Standardize((dim,), squash=False, dtype=dtype_of(prior))
         # Components of a vector differ in kind; the pixels of an image do not.
         scales = self.x_shape if len(self.x_shape) == 1 else ()
         self.x_scale = Standardize(scales, squash=True)
         self.embedding = build(self.default_embedding() if embedding is None else embedding)
         self.head = self.make_head(self._num_features())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of theta, of draws and of log-densities: that of the prior."""
+        return self.theta_scale.location.dtype
 
     def default_embedding(self) -> dict[str, Any]:
         """The specification of the embedding used when none is given."""
@@ -159,8 +192,13 @@ class NeuralEstimator(Saved):
     def _num_features(self) -> int:
         training = self.embedding.training
         self.embedding.eval()
-        with torch.no_grad():
-            features = self.embedding(torch.zeros(2, *self.x_shape))
+        try:
+            with torch.no_grad():
+                features = self.embedding(torch.zeros(2, *self.x_shape))
+        except RuntimeError as error:
+            raise InputError(
+                f"the embedding cannot take x of shape {(2, *self.x_shape)}: {one_line(error)}"
+            ) from error
         self.embedding.train(training)
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
             came = tuple(features.shape) if isinstance(features, Tensor) else type(features)
@@ -179,14 +217,43 @@ class NeuralEstimator(Saved):
             )
         self.theta_scale.adapt(theta)
         self.x_scale.adapt(x)
+        self._check_digits(theta, x)
 
-    def embed(self, x: Tensor) -> Tensor:
-        """The features (N, F) of observations ``(N, *x_shape)``."""
-        if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
-            hint = " One observation? Pass x[None]." if tuple(x.shape) == self.x_shape else ""
+    def _check_digits(self, theta: Tensor, x: Tensor) -> None:
+        """Refuse theta that float32 cannot hold, and warn of such components of x."""
+        remedy = "or pass theta and a prior of float64"
+        center, spread = self.theta_scale.location, self.theta_scale.scale
+        if bool((lost := self.theta_scale.coarse(theta)).any()):
             raise DataError(
-                f"expected `x` of shape {('N', *self.x_shape)}, got {tuple(x.shape)}.{hint}"
+                f"`theta` lies around {float(center[lost][0]):.8g} with a spread of "
+                f"{float(spread[lost][0]):.2g}, less than float32 resolves there. Subtract a "
+                f"constant, {remedy}."
             )
+        least, most = float(spread.min()), float(spread.max())
+        if self.dtype == torch.float32 and not LEAST_SPREAD < least <= most < MOST_SPREAD:
+            raise DataError(
+                f"`theta` has spreads from {least:.1e} to {most:.1e}, whose squares float32 does "
+                f"not hold. Divide it by a constant, {remedy}."
+            )
+        if self.x_scale.scale.ndim == 0:  # one for all pixels
+            return
+        lost = self.x_scale.coarse(x) & (x != x[0]).any(dim=0)
+        if bool(lost.any()):
+            places = ", ".join(map(str, lost.nonzero()[:8, 0].tolist()))
+            warnings.warn(
+                f"components {places} of x vary by less than float32 resolves so far from zero; "
+                "subtract a constant from them.",
+                stacklevel=2,
+            )
+
+    def embed(self, x: Any) -> Tensor:
+        """The features (N, F) of observations ``(N, *x_shape)``, or (1, F) of a single one."""
+        x = as_tensor("x", x, self.x_scale.scale.dtype)
+        if tuple(x.shape) == self.x_shape:
+            x = x.unsqueeze(0)
+        if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
+            shape = ", ".join(map(str, ("N", *self.x_shape)))
+            raise DataError(f"expected `x` of shape ({shape}), got {tuple(x.shape)}.")
         # In training the pairs were checked once; a check per step would stall an accelerator.
         if not self.training and not bool(x.isfinite().all()):
             bad = int((~x.isfinite()).flatten(1).any(dim=1).sum())
@@ -194,7 +261,7 @@ class NeuralEstimator(Saved):
                 f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale)))
+        features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale.device)))
         return features
 
     def describe(self) -> dict[str, Any]:
@@ -229,6 +296,18 @@ class NeuralPosterior:
     def __repr__(self) -> str:
         number, dim = len(self), self.estimator.dim
         return f"<{type(self).__name__} of {number} observations, {dim} parameters>"
+
+    def _theta(self, theta: Any) -> Tensor:
+        """Parameters (..., N, D) as a tensor of the prior's type."""
+        value = as_tensor("theta", theta, self.estimator.dtype).to(self.features.device)
+        number, dim = len(self), self.estimator.dim
+        rows = value.shape[-2] if value.ndim > 1 else 1
+        if value.ndim == 0 or value.shape[-1] != dim or not (rows in (1, number) or number == 1):
+            raise DataError(
+                f"expected `theta` of shape (..., {number}, {dim}): {dim} parameters for each of "
+                f"{number} observations; got {tuple(value.shape)}."
+            )
+        return value
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from prudent._arrays import as_shape
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError
 from prudent.estimators.base import NeuralEstimator, Saved
@@ -31,25 +32,26 @@ class EnsemblePosterior(RatioPosterior):
         super().__init__(estimator, parts[0].features)
         self.parts = parts
 
-    def log_ratio(self, theta: Tensor) -> Tensor:
+    def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
         return _log_mean([part.log_ratio(theta) for part in self.parts])
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def log_prob(self, theta: Any) -> Tensor:
         """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalized."""
+        theta = self._theta(theta)
         if not self.estimator.normalized:
             return super().log_prob(theta)
         return _log_mean([part.log_prob(theta) for part in self.parts])
 
-    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
+    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
         """Draw ``(*sample_shape, N, D)``; for ratios by a ``method`` as of ``sampling.draw``."""
         if not self.estimator.normalized:
-            draws, self.sampling = draw(
-                self, self.estimator.prior, sample_shape, method, like=self.features
-            )
+            prior = self.estimator.prior
+            draws, self.sampling = draw(self, prior, sample_shape, method, like=self._like)
             return draws
         # Each draw comes from a member chosen at random.
-        shape = tuple(sample_shape)
+        shape = as_shape(sample_shape)
         drawn = torch.stack([part.sample(shape) for part in self.parts])
         choice = torch.randint(len(self.parts), (1, *shape, len(self), 1)).to(drawn.device)
         return drawn.take_along_dim(choice, dim=0).squeeze(0)
@@ -73,7 +75,7 @@ class Ensemble(Saved):
             of pairs it has not seen, for later calibration.
 
     Attributes:
-        history: The rows of all members, each with its ``member``.
+        history: The rows of all members, each with its ``member``; saved without times.
         info: The record of the training, in plain JSON; saved with the ensemble.
     """
 
@@ -100,6 +102,7 @@ class Ensemble(Saved):
         first = members[0]
         self.prior: Prior = first.prior
         self.dim, self.x_shape, self.normalized = first.dim, first.x_shape, first.normalized
+        self.dtype = first.dtype
         rows = ((index, row) for index, member in enumerate(members) for row in member.history)
         self.history = History({"member": index, **row} for index, row in rows)
         self.info = {}
@@ -110,7 +113,7 @@ class Ensemble(Saved):
     def __iter__(self) -> Iterator[NeuralEstimator]:
         return iter(self.members)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor) -> EnsemblePosterior:
+    def forward(self, x: Any) -> EnsemblePosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         return EnsemblePosterior(self, [member(x) for member in self.members])
 

@@ -11,6 +11,7 @@ import torch
 import zuko
 from torch import Tensor, nn
 
+from prudent._arrays import as_shape
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators import _couplings
@@ -31,36 +32,39 @@ class FlowPosterior(NeuralPosterior):
         flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
         return flow
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def log_prob(self, theta: Any) -> Tensor:
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
-        scale = self.estimator.theta_scale
-        value: Tensor = self._flow().log_prob(scale(theta)) - scale.log_scale()
+        scale, theta = self.estimator.theta_scale, self._theta(theta)
+        found = self._flow().log_prob(scale(theta).to(self.features))
+        value: Tensor = found.to(theta.dtype) - scale.log_scale()
         return value
 
-    def log_ratio(self, theta: Tensor) -> Tensor:
+    def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
         return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
 
-    def rsample(self, sample_shape: Shape = ()) -> Tensor:
+    def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
-        draws = self._flow().rsample(torch.Size(sample_shape))
+        draws = self._flow().rsample(torch.Size(as_shape(sample_shape)))
         theta: Tensor = self.estimator.theta_scale.inverse(draws)
         return theta
 
     @torch.no_grad()
-    def sample(self, sample_shape: Shape = ()) -> Tensor:
+    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)``."""
         return self.rsample(sample_shape)
 
     @torch.no_grad()
-    def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
+    def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:
         """Draws and their log-density, at the cost of the draws alone."""
-        return self._unscaled(*self._flow().rsample_and_log_prob(torch.Size(sample_shape)))
+        shape = torch.Size(as_shape(sample_shape))
+        return self._unscaled(*self._flow().rsample_and_log_prob(shape))
 
     @torch.no_grad()
     def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
-        flow = self._flow()
+        flow, noise = self._flow(), noise.to(self.features)
         if self.estimator.dim > 1 and self.estimator.hidden:
             draws, log_prob = _couplings.from_noise(self.estimator.head, self.features, noise)
             some = flow.log_prob(draws[:NUM_COMPARED])
@@ -72,7 +76,7 @@ class FlowPosterior(NeuralPosterior):
     def _unscaled(self, draws: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws and their log-density, in the units of theta."""
         scale = self.estimator.theta_scale
-        return scale.inverse(draws), log_prob - scale.log_scale()
+        return scale.inverse(draws), log_prob.to(self.estimator.dtype) - scale.log_scale()
 
 
 class FlowEstimator(NeuralEstimator):
@@ -108,6 +112,6 @@ class FlowEstimator(NeuralEstimator):
         )
         return flow
 
-    def forward(self, x: Tensor) -> FlowPosterior:
+    def forward(self, x: Any) -> FlowPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         return FlowPosterior(self, self.embed(x))

@@ -25,24 +25,30 @@ class RatioPosterior(NeuralPosterior):
 
     sampling: SamplingReport | None = None
 
-    def log_ratio(self, theta: Tensor) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        logit: Tensor = self.estimator.head(self.estimator.theta_scale(theta), self.features)
-        return logit.squeeze(-1)
+    @property
+    def _like(self) -> Tensor:
+        return self.features.new_empty(0, dtype=self.estimator.dtype)
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def log_ratio(self, theta: Any) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
+        standard = self.estimator.theta_scale(theta).to(self.features)
+        logit: Tensor = self.estimator.head(standard, self.features)
+        return logit.squeeze(-1).to(theta.dtype)
+
+    def log_prob(self, theta: Any) -> Tensor:
         """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
         return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
 
-    def sample(self, sample_shape: Shape = (), method: str = "auto") -> Tensor:
+    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
         """Draw ``(*sample_shape, N, D)``; how, and what the draws are worth, is in `sampling`.
 
         The method is one of :func:`prudent.estimators.sampling.draw`: ``"importance"``,
         ``"mcmc"`` or ``"auto"``.
         """
-        draws, self.sampling = draw(
-            self, self.estimator.prior, sample_shape, method, like=self.features
-        )
+        prior = self.estimator.prior
+        draws, self.sampling = draw(self, prior, sample_shape, method, like=self._like)
         return draws
 
 
@@ -64,6 +70,6 @@ class RatioEstimator(NeuralEstimator):
         """Layers on theta and features."""
         return MLP(self.dim + num_features, 1, self.hidden)
 
-    def forward(self, x: Tensor) -> RatioPosterior:
+    def forward(self, x: Any) -> RatioPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         return RatioPosterior(self, self.embed(x))

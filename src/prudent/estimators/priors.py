@@ -9,8 +9,12 @@ from torch.distributions import Distribution, Independent, Uniform, constraints
 
 from prudent._settings import whole
 from prudent.contracts import Prior
-from prudent.coverage.proposals import trial_draws
+from prudent.coverage.proposals import log_density, trial_draws
+from prudent.coverage.proposals import support_bounds as support_bounds
 from prudent.errors import InputError, StoreError, one_line
+
+# The density of the prior, safe at any theta, is that of the penalty's draws.
+log_prior = log_density
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {
@@ -50,8 +54,9 @@ class Product(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of ``theta`` (..., D), as (...)."""
-        columns = zip(self.factors, value.unbind(-1), strict=True)
-        return torch.stack([factor.log_prob(column) for factor, column in columns]).sum(dim=0)
+        columns = zip(self.factors, value.split(1, dim=-1), strict=True)
+        parts = [log_prior(Independent(f.expand((1,)), 1), column) for f, column in columns]
+        return torch.stack(parts).sum(dim=0)
 
 
 def check_prior(prior: Any, role: str = "prior") -> int:
@@ -65,21 +70,19 @@ def check_prior(prior: Any, role: str = "prior") -> int:
     return draws.shape[1]
 
 
-def log_prior(prior: Prior, theta: Tensor) -> Tensor:
-    """Log-density of the prior, minus infinity outside its support instead of an error."""
-    if theta.device.type != "cpu":  # check_prior made sure that the prior is there
-        return log_prior(prior, theta.cpu()).to(theta.device)
-    support = getattr(prior, "support", None) if isinstance(prior, Distribution) else None
-    if support is None:
-        return prior.log_prob(theta)
-    inside = support.check(theta)
-    if bool(inside.all()):
-        return prior.log_prob(theta)
-    if not bool(inside.any()):
-        return torch.full_like(theta[..., 0], -torch.inf)
-    anywhere = theta[inside][0].detach()
-    value = prior.log_prob(torch.where(inside.unsqueeze(-1), theta, anywhere))
-    return value.masked_fill(~inside, -torch.inf)
+def dtype_of(prior: Prior) -> torch.dtype:
+    """The type of theta, of its draws and of log-densities: float64 if the prior draws that."""
+    double = trial_draws(prior, "prior").dtype == torch.float64
+    return torch.float64 if double else torch.float32
+
+
+def dtype_for(estimator: Any) -> torch.dtype:
+    """The type of theta that an estimator takes, or float64 for an array of draws in its place.
+
+    An estimator of another library, which does not say, takes float32.
+    """
+    dtype = getattr(estimator, "dtype", None) if callable(estimator) else torch.float64
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def to_spec(prior: Any) -> dict[str, Any] | None:
@@ -165,23 +168,16 @@ def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
         known = PARAMETERS.get(row["family"], row)
         if unknown := set(row) - {"name", "unit", "family", *known}:
             raise ValueError(f"{row['family']} has no `{min(unknown)}`.")
-        if row["family"] == "Uniform" and not row["low"] < row["high"]:
-            raise ValueError(f"low {row['low']} is not below high {row['high']}.")
+        if row["family"] != "Uniform":
+            continue
+        low, high = (torch.tensor(float(row[key])) for key in ("low", "high"))
+        if not bool(low < high):
+            raise ValueError(f"low {row['low']} is not below high {row['high']} in float32.")
     if len(families) != 1:
         return Product([from_spec({"class": row["family"], "parameters": row}) for row in rows])
     (name,) = families
     columns = {key: [float(row[key]) for row in rows] for key in PARAMETERS.get(name, ())}
     return Independent(from_spec({"class": name, "parameters": columns}), 1)
-
-
-def support_bounds(prior: Prior, dim: int) -> tuple[Tensor, Tensor] | None:
-    """The corners (D,) of the box that a prior lives on, or None if it has no bounds."""
-    constraint: Any = getattr(prior, "support", None)
-    constraint = getattr(constraint, "base_constraint", constraint)
-    low, high = (getattr(constraint, name, None) for name in ("lower_bound", "upper_bound"))
-    if low is None or high is None:
-        return None
-    return torch.zeros(dim) + low, torch.zeros(dim) + high
 
 
 def support_box(prior: Prior) -> Distribution:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from prudent._arrays import as_shape
 from prudent.contracts import Prior, Shape
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import mcmc
@@ -28,7 +29,7 @@ FEW, ENOUGH = 10, 100
 def draw(
     posterior: Ratio,
     prior: Prior,
-    sample_shape: Shape = (),
+    sample_shape: Shape | int = (),
     method: str = "auto",
     like: Tensor | None = None,
 ) -> tuple[Tensor, SamplingReport]:
@@ -59,7 +60,7 @@ def draw(
         raise unknown_name("sampling method", method, METHODS)
     if len(posterior) == 0:
         raise InputError("the posterior holds no observation; expected at least one.")
-    shape = tuple(sample_shape)
+    shape = as_shape(sample_shape)
     number = torch.Size(shape).numel()
     with torch.no_grad():
         if method != "mcmc":

@@ -19,22 +19,33 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
-from prudent._arrays import float32
+from prudent._arrays import as_tensor, float32
 from prudent._randomness import generator, numpy_seeded, seeded
-from prudent.errors import DataError, InputError, one_line
+from prudent.errors import DataError, InputError, one_line, shortened
 
 Simulator = Callable[[Tensor, torch.Generator], Tensor]
 # Arrays: a cached tensor would carry the grad mode of the first call into later ones.
 _rule = cache(np.polynomial.legendre.leggauss)
 
 
-def box(low: list[float], high: list[float]) -> Distribution:
+def box(low: Any, high: Any) -> Distribution:
     """The uniform distribution on a box, as one event of ``len(low)`` parameters.
+
+    It is of float32, and of float64 if the bounds are arrays or tensors of that.
 
     >>> box([0.0, 0.0], [1.0, 2.0]).event_shape
     torch.Size([2])
     """
-    return Independent(Uniform(torch.tensor(low), torch.tensor(high)), 1)
+    found = [getattr(bound, "dtype", None) for bound in (low, high)]
+    double = any(str(dtype).endswith("float64") for dtype in found)
+    dtype = torch.float64 if double else torch.float32
+    least, most = as_tensor("low", low, dtype), as_tensor("high", high, dtype)
+    if least.ndim != 1 or least.shape != most.shape or not bool((least < most).all()):
+        raise InputError(
+            f"expected `low` below `high`, of one shape (D,), got {shortened(low)} and "
+            f"{shortened(high)} in {str(dtype).removeprefix('torch.')}."
+        )
+    return Independent(Uniform(least, most), 1)
 
 
 def gauss_legendre(lower: Tensor, upper: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -90,12 +101,15 @@ class Problem:
         """The number of parameters."""
         return len(self.parameter_names)
 
-    def simulate(self, theta: Tensor, generator: torch.Generator) -> Tensor:
+    def simulate(self, theta: Any, generator: torch.Generator) -> Tensor:
         """Observations ``(N, *x_shape)`` in float32, one for each row of ``theta`` (N, D).
 
         The rows must lie inside the prior's support. The same state of the generator, which is
         one of the CPU, gives the same observations.
         """
+        if not isinstance(theta, Tensor) or theta.dtype != torch.float32:
+            with seeded(0):
+                theta = as_tensor("theta", theta, self.prior.sample().dtype)
         if theta.ndim != 2 or theta.shape[1] != self.dim:
             raise DataError(
                 f"expected `theta` of shape (N, {self.dim}) for problem `{self.name}`, "

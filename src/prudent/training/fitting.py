@@ -21,7 +21,7 @@ from prudent.datasets.readers import open_rows, read
 from prudent.errors import DataError, InputError
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.networks import Embedding
-from prudent.estimators.priors import check_prior, log_prior, to_spec
+from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
 from prudent.problems.problem import Problem
 from prudent.training import methods
 from prudent.training.checkpoint import Checkpoints
@@ -92,7 +92,8 @@ def fit(
     chosen, seed = methods.get(method), whole("seed", seed)
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
-    data, problem = _data(theta, x, invalid)
+    dtype = torch.float32 if prior is None else dtype_of(prior)
+    data, problem = _data(theta, x, invalid, dtype)
     source = _checked_prior(prior, problem, data)
     _note_constant(data)
     given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
@@ -166,7 +167,7 @@ def _out_of_fold(
     members: list[NeuralEstimator], fold: Tensor, fold_of_pairs: Tensor, data: Data
 ) -> Tensor:
     """The log-density of each pair under the member that did not train on it."""
-    values = torch.empty(len(data))
+    values = torch.empty(len(data), dtype=members[0].dtype)
     for index, member in enumerate(members):
         device = next(member.parameters()).device
         batches = (batch.to(device) for batch in data.held_out(fold, index)[1].batches(CHUNK))
@@ -175,17 +176,17 @@ def _out_of_fold(
     return values
 
 
-def _data(theta: Any, x: Any, invalid: str) -> tuple[Data, Problem | None]:
+def _data(theta: Any, x: Any, invalid: str, dtype: torch.dtype) -> tuple[Data, Problem | None]:
     """The pairs to train on, and the registered problem that they come from, if any."""
     if x is not None:
-        return Pairs.of(theta, x, invalid), None
+        return Pairs.of(theta, x, invalid, dtype), None
     if isinstance(theta, Pairs):
         return theta, None
     if isinstance(theta, Stream):
         return theta, _problem_of(theta.rows)
     if not isinstance(theta, str | os.PathLike | Store):
         raise InputError("`x` is missing; expected fit(theta, x, prior) or fit(data, prior=...).")
-    rows = open_rows(theta)
+    rows = open_rows(theta, dtype=dtype)
     return read(rows, invalid=invalid), _problem_of(rows)
 
 

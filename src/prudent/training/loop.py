@@ -14,6 +14,7 @@ from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
 from prudent.contracts import PerPair
 from prudent.datasets import Data, Pairs
+from prudent.datasets.pairs import num_batches
 from prudent.errors import InputError, TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.training.checkpoint import Checkpoints, TrainingState
@@ -97,7 +98,7 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
     objective.train()
     # The weight of the regularizer rises linearly from zero, if that is asked for.
     ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
-    num_steps = len(training) // options.batch_size
+    num_steps = num_batches(len(training), options.batch_size)
     sums: dict[str, float] = {}
     skipped = 0
     for step, batch in enumerate(training.batches(options.batch_size, state.order), start=1):
