@@ -114,16 +114,13 @@ def test_a_ridge_too_thin_for_the_grid_is_measured_with_draws():
     assert (measured.alpha - exact).abs().max() < 0.05
 
 
-def comb(theta, x):
-    """A thousand thin teeth, between the centres of cells and between draws."""
-    return ((1e3 * theta[..., 0] % 1.0) >= 0.02).float() * -1e4
-
-
+@pytest.mark.usefixtures("disagreeing")
 def test_what_cannot_be_resolved_is_reported():
-    theta, x = torch.tensor([[0.2001, 0.0]]).repeat(5, 1), torch.zeros(5, 1)
-    measured = measure(density(comb, box(2)), Pairs.of(theta, x), progress=False)
-    assert not measured.resolved.any()
-    result = prudent.diagnose(density(comb, box(2)), theta, x, progress=False)
+    theta, x = boxed_pairs(5)
+    estimator = boxed(normalized=False)
+    result = prudent.diagnose(estimator, theta, x, method="importance", progress=False)
+        boxed(normalized=False), theta, x, method="importance", progress=False
+    )
     assert result.num_unresolved == 5
     assert "5 not resolved, which counts against safety" in str(result)
     assert result.verdict.kind == "cannot be measured"
@@ -132,14 +129,15 @@ def test_what_cannot_be_resolved_is_reported():
     assert result.metrics()["log_posterior"] is None
 
 
+@pytest.mark.usefixtures("disagreeing")
 def test_a_density_of_zero_is_known_where_nothing_is_resolved():
-    """The same comb, cut in half: the truths lie where the density is zero."""
-
     def cut(theta, x):
-        return comb(theta, x).masked_fill(theta[..., 0] < 0, -torch.inf)
+        return -theta.square().sum(-1).masked_fill(theta[..., 0] < 0, torch.inf)
 
-    theta = torch.full((5, 2), -1.0)
-    result = prudent.diagnose(density(cut, box(2)), theta, torch.zeros(5, 1), progress=False)
+    theta, estimator = torch.full((5, 2), -1.0), density(cut, box(2))
+    result = prudent.diagnose(
+        estimator, theta, torch.zeros(5, 1), method="importance", progress=False
+    )
     assert result.num_unresolved == result.num_zero_density == 5
     assert result.log_posterior == -math.inf
 
@@ -233,7 +231,7 @@ def test_the_estimator_of_coverage_is_chosen_and_named():
     def chosen(dim, normalized, prior=None):
         estimator = boxed(dim=dim, normalized=normalized)
         estimator.prior = prior or estimator.prior
-        return choose(estimator, Pairs.of(*boxed_pairs(1, dim)))[0]
+        return choose(estimator, Pairs.of(*boxed_pairs(1, dim)))[0].name
 
     assert [chosen(dim, True) for dim in (1, 2, 3, 4)] == ["grid"] * 2 + ["samples"] * 2
     assert [chosen(dim, False) for dim in (1, 2, 3, 4)] == ["grid"] * 3 + ["importance"]

@@ -116,7 +116,7 @@ def test_draws_follow_the_posterior(target, method):
     assert target.prior.support.check(draws).all()
 
 
-REJECTED = [(target, "importance") for target in TARGETS] + [(GAUSSIAN, "mcmc")]
+REJECTED = [(GAUSSIAN, "importance"), (EDGE, "importance"), (GAUSSIAN, "mcmc")]
 
 
 @pytest.mark.parametrize(("target", "method"), REJECTED)
@@ -125,7 +125,7 @@ def test_draws_of_a_wrong_posterior_are_rejected(target, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_moments_and_modes(method):
+def test_moments(method):
     draws, report = sample(GAUSSIAN, method)
     number = 1 / (1 / NUM_SAMPLES + 1 / report.effective_sample_size.item())
     exact = exact_posterior(Gaussian.x).base_dist
@@ -133,7 +133,13 @@ def test_moments_and_modes(method):
     assert ((draws.mean(0) - exact.mean).abs() < 4 * exact.stddev / number**0.5).all()
     assert (draws.std(0) / exact.stddev - 1).abs().max() < 4 / (2 * number) ** 0.5
 
-    draws, report = sample(FOUR_MODES, method)
+
+def test_modes():
+    """Four of them, far apart: where two looks disagree, draws of a batch are worth nothing."""
+    with pytest.warns(UserWarning, match="two looks at it disagree"):
+        _, report = draw(Exact(FOUR_MODES.log_ratio(wrong=False), 9), FOUR_MODES.prior, (9,))
+    assert report.effective_sample_size.min() == 1
+    draws, report = sample(FOUR_MODES, "mcmc")
     number = 1 / (1 / NUM_SAMPLES + 1 / report.effective_sample_size.item())
     nearest = (draws.unsqueeze(1) - FourModes.centres).square().sum(-1).argmin(1)
     share = nearest.bincount(minlength=4) / len(draws)
@@ -197,7 +203,7 @@ def comb(share):
     return lambda theta: ((1e3 * theta[..., 0] % 1.0) >= share).float() * -1e4
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: type(target).__name__)
+@pytest.mark.parametrize("target", [GAUSSIAN, EDGE], ids=lambda target: type(target).__name__)
 def test_the_effective_size_is_what_estimates_vary_by(target):
     """The weighted mean over 40 repetitions has the variance of so many independent draws."""
     torch.manual_seed(0)
@@ -209,9 +215,7 @@ def test_the_effective_size_is_what_estimates_vary_by(target):
         lambda theta, rows: ratio(theta) + log_prior(prior, theta), prior, 40
     )
     weight = (draws.log_prob - draws.log_proposal).softmax(0)
-    # Four modes are not always seen by both looks, and then nothing is promised.
-    assert ((size > 1) | (target is FOUR_MODES)).all()
-    size = effective_size(weight)
+    torch.testing.assert_close(effective_size(weight).mean(), size.mean(), rtol=0.1, atol=0)
     mean = (weight.unsqueeze(-1) * draws.theta).sum(0)
     variance = (weight.unsqueeze(-1) * (draws.theta - mean).square()).sum(0).mean(0)
     # The ratio of variances of 40 means is known to 22 %, and the size is a rule of thumb.
@@ -363,7 +367,7 @@ def test_without_emcee(monkeypatch):
 @pytest.mark.parametrize("method", METHODS)
 def test_ratios_that_are_no_numbers_are_refused(method, value):
     posterior = Exact(lambda theta: torch.where(theta[..., 0] > 0, value, 0.0))
-    with pytest.raises(InputError, match=r"NaN or infinite at (\d\d\d of 510|1,\d\d\d of 2,048)"):
+    with pytest.raises(InputError, match=r"NaN or infinite at \d+ of 510|at 4,\d\d\d of 8,192"):
         draw(posterior, Edge.prior, (10,), method)
 
 

@@ -60,8 +60,10 @@ NUM_FIRST, MANY_POINTS, FEW_POINTS = 16, {1: 512, 2: 4096, 3: 16384}, 32
 # Looks at most, and the tolerance of the mass that they find.
 NUM_LOOKS, TOLERANCE = 3, 0.1
 # What random points find matters if it holds this share of the mass. If fewer points than that hit
-# it where it is hit, it may be missed elsewhere.
+# it, as many other pairs may have such a thing unseen.
 LEAST_FOUND, FEW_HITS = 0.02, 5
+# In a larger share of the first pairs that is no chance.
+MOST_SPARSE = 0.1
 # The truth gives away what was missed if that makes the mass larger by this much.
 MUCH = 0.1
 
@@ -90,13 +92,15 @@ class Grid:
         side, self.num_cut, self.factor = SIZES[dim]
         self.first, self.again = _Block(side, self.factor, dim), _Block(SPLIT, self.factor, dim)
         self.at_once = max(side**dim, self.num_cut * SPLIT**dim)
-        self.num_points, self.sparse, found = MANY_POINTS[dim], False, False
-        for pair in pairs[:NUM_FIRST].batches(1):
+        self.num_points = MANY_POINTS[dim]
+        hits = torch.zeros(min(NUM_FIRST, len(pairs)))
+        for place, pair in enumerate(pairs[:NUM_FIRST].batches(1)):
             posterior = estimator(pair.x)
-            hits = int(self._look(self._cells(posterior, pair.x)[0], posterior)[2])
-            found, self.sparse = found or hits > 0, self.sparse or 0 < hits < FEW_HITS
-        if not found:
+            hits[place] = self._look(self._cells(posterior, pair.x)[0], posterior)[2]
+        if not bool(hits.any()):
             self.num_points = FEW_POINTS
+        sparse = (hits > 0) & (hits < FEW_HITS)
+        self.sparse = bool(sparse.double().mean() > MOST_SPARSE)
 
     def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
         """Parts of cells; those that were cut again are replaced by what they were cut into.
@@ -347,8 +351,9 @@ class _Block:
         )
 
     def interpolate(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From cells (B, S, N) to their parts (B S, F, N), the change around them, and what they
-        may hide, (B S, N) each.
+        """From cells (B, S, N) to their parts (B S, F, N).
+
+        Also the change around them, and the log of what they may hide, (B S, N) each.
         """
         box = (self.side,) * self.dim
         highest = lowest = values.unflatten(1, box)

@@ -42,7 +42,6 @@ from prudent.diagnostics._points import (
     moments,
     randomized_alpha,
     region_volume,
-    rows_of,
 )
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import unknown_name
@@ -57,7 +56,7 @@ VOLUME_LEVEL = 0.9
 # With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
 FEW_POINTS = 100
 # If the truth lay in something missed in a larger share of the pairs, the others are not resolved.
-MISSED_SHARE = 0.02
+MISSED_SHARE = 0.05
 # Evaluations at a time: activations of this many rows stay in cache.
 CHUNK = 2**13
 
@@ -264,53 +263,55 @@ def measure(
         progress: None for a bar on terminals, True or False.
     """
     with seeded(seed, "first looks"):
-        method, ladder = choose(estimator, pairs, method)
-    columns: list[Measurement] = []
+        ladder = choose(estimator, pairs, method)
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
-        for batch in pairs.batches(max(1, CHUNK // ladder[0].at_once)):
-            uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(columns)))
-            posterior = estimator(batch.x)
-            found = _measured(estimator, posterior, batch, ladder[0], uniform)
-            for strategy in ladder[1:]:
-                left = (~found.resolved & found.valid).nonzero().squeeze(1)
-                if len(left) == 0:
-                    break
-                some = rows_of(estimator, posterior, batch.x, left)
-                again = _measured(estimator, some, batch[left], strategy, uniform[left])
-                found = found.replace(left[again.resolved], again.rows(again.resolved))
-            columns.append(found)
-            bar.advance({}, len(batch))
-    return Measurement.join(columns)._distrusted()
+        found = _measured(estimator, pairs, ladder[0], seed, bar)
+        for strategy in ladder[1:]:
+            # With the pairs that would give away what this strategy misses, too.
+            left = (found.valid & (~found.resolved | found.missed)).nonzero().squeeze(1)
+            if bool(found.resolved[left].all()):
+                break
+            again = _measured(estimator, pairs[left], strategy, seed, None)
+            found = found.replace(left[again.resolved], again.rows(again.resolved))
+    return found
 
 
 def _measured(
-    estimator: Estimator, posterior: Any, batch: Pairs, strategy: Strategy, uniform: Tensor
+    estimator: Estimator, pairs: Pairs, strategy: Strategy, seed: int, bar: Progress | None
 ) -> Measurement:
-    """What points of one kind say about some pairs."""
-    log_prob = posterior.log_prob(batch.theta)
-    points = strategy(posterior, batch, log_prob)
-    weight = points.weight
-    log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
-    return Measurement(
-        strategy.name,
-        estimator.normalized,
-        randomized_alpha(log_prob, points, uniform),
-        log_prob if estimator.normalized else log_prob - log_norm,
-        log_norm,
-        size,
-        size >= FEW_POINTS if points.resolved is None else points.resolved & (size >= FEW_POINTS),
-        torch.zeros_like(size, dtype=torch.bool) if points.missed is None else points.missed,
-        region_volume(points, weight, VOLUME_LEVEL),
-        *moments(points, weight),
-    )
+    """What points of one kind say about pairs."""
+    parts: list[Measurement] = []
+    for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
+        posterior = estimator(batch.x)
+        log_prob = posterior.log_prob(batch.theta)
+        points = strategy(posterior, batch, log_prob)
+        weight = points.weight
+        log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
+        nothing = torch.zeros(len(batch), dtype=torch.bool)
+        uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(parts)))
+        parts.append(
+            Measurement(
+                strategy.name,
+                estimator.normalized,
+                randomized_alpha(log_prob, points, uniform),
+                log_prob if estimator.normalized else log_prob - log_norm,
+                log_norm,
+                size,
+                (size >= FEW_POINTS) & (~nothing if points.resolved is None else points.resolved),
+                nothing if points.missed is None else points.missed,
+                region_volume(points, weight, VOLUME_LEVEL),
+                *moments(points, weight),
+            )
+        )
+        if bar is not None:
+            bar.advance({}, len(batch))
+    return Measurement.join(parts)._distrusted()
 
 
-def choose(
-    estimator: Estimator, pairs: Pairs, method: str = "auto"
-) -> tuple[str, tuple[Strategy, ...]]:
-    """The way to compute coverage, by its name or the best for this estimator.
+def choose(estimator: Estimator, pairs: Pairs, method: str = "auto") -> tuple[Strategy, ...]:
+    """The ways to compute coverage, by the name of the first or the best for this estimator.
 
-    The first of several ways is for all pairs, each next one for those that are not resolved.
+    The first is for all pairs, the next one for those that are not resolved.
 
     Args:
         estimator: Any estimator.
@@ -327,8 +328,8 @@ def choose(
     if method == "grid":
         grid = Grid(estimator, pairs)
         # Modes that random points hardly ever hit would escape weighted draws as well.
-        return method, (grid,) if grid.sparse else (grid, Importance(estimator, dim))
+        return (grid,) if grid.sparse else (grid, Importance(estimator, dim))
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
-        return method, (Samples(prior, dim if even else None),)
-    return "importance", (Importance(estimator, dim),)
+        return (Samples(prior, dim if even else None),)
+    return (Importance(estimator, dim),)

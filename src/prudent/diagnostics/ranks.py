@@ -240,9 +240,9 @@ def posterior_ranks(
                 further = {name: name for name, able in known.items() if able}
                 usual: Functions = {**parameters(pairs.dim, names), **further}
                 chosen = _chosen(usual if functions is None else functions, prior, seed)
-            ranks, known, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
+            ranks, valid, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
-            resolved_parts.append(resolved[known])
+            resolved_parts.append(resolved[valid])
             totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
             bar.advance({}, len(batch))
     bad_draws, bad_values, duplicates, leaked = totals.tolist()

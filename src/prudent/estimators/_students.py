@@ -1,4 +1,4 @@
-"""Mixtures of Student distributions that are fitted to weighted draws, for many targets at once."""
+"""Mixtures of Student distributions that are fitted to weighted draws, of many targets."""
 
 from __future__ import annotations
 

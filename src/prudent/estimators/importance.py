@@ -49,7 +49,7 @@ LEAST_FITTED, FITTED_PER_PARAMETER = 60, 6
 MAX_HALVINGS = 30
 # The powers of the density to which the components are fitted at first; the last stays a climber.
 POWERS = (1.0, 4.0, 32.0)
-# A climb to the peak evaluates so many points in each of so many steps, each shorter than the last.
+# A climb to the peak evaluates so many points in each of so many steps, ever shorter ones.
 NUM_CLIMBERS, NUM_STEPS, STEP = 64, 10, 0.6
 # Widths of the start around a point, in standard deviations of the prior.
 SCALES = (1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
@@ -232,28 +232,18 @@ def weighted_draws(
             starts. Without it that one starts from the prior, too.
         num_fresh: The number of draws of each proposal.
     """
-    rows, inside = torch.arange(num_rows), _unbounded(prior)
+    start = _FromPrior.of(prior, num_rows)
 
     def unbounded_target(place: Tensor, rows: Tensor) -> Tensor:
-        theta = inside(place)
+        theta, log_volume = start.placed(place)
         parts = theta.split(max(1, CHUNK // len(rows)))
-        log_prob = torch.cat([target(part, rows) for part in parts])
-        return log_prob + inside.log_abs_det_jacobian(place, theta)
+        return torch.cat([target(part, rows) for part in parts]) + log_volume
 
-    from_prior = _FromPrior.of(prior, inside, num_rows)
-    found = _learned_draws(
-        unbounded_target,
-        from_prior,
-        None if point is None else inside.inv(point.double()),
-        num_fresh,
-    )
-    theta = inside(found.theta)
-    log_volume = inside.log_abs_det_jacobian(found.theta, theta)
-    return found._replace(
-        theta=theta,
-        log_prob=found.log_prob - log_volume,
-        log_proposal=found.log_proposal - log_volume,
-    )
+    around = None if point is None else start.inside.inv(point.double())
+    found = _learned_draws(unbounded_target, start, around, num_fresh)
+    theta, log_volume = start.placed(found.theta)
+    log_prob, log_proposal = (part - log_volume for part in (found.log_prob, found.log_proposal))
+    return found._replace(theta=theta, log_prob=log_prob, log_proposal=log_proposal)
 
 
 def _learned_draws(
@@ -463,7 +453,8 @@ class _FromPrior(NamedTuple):
     scale: Tensor  # (D,)
 
     @classmethod
-    def of(cls, prior: Prior, inside: Transform, num_rows: int) -> Self:
+    def of(cls, prior: Prior, num_rows: int) -> Self:
+        inside = _unbounded(prior)
         draws = inside.inv(prior.sample((LEAST_DRAWS,)).double())
         spread = draws.std(dim=0).clamp(min=1e-100)
         return cls(prior, inside, num_rows, draws.mean(dim=0), spread)
@@ -472,10 +463,14 @@ class _FromPrior(NamedTuple):
         draws: Tensor = self.inside.inv(self.prior.sample((number, self.num_rows)).double())
         return draws
 
-    def log_prob(self, place: Tensor) -> Tensor:
+    def placed(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """The parameters (L, N, D) at places, and the log of the volume of a place, (L, N)."""
         theta = self.inside(place)
-        volume = self.inside.log_abs_det_jacobian(place, theta)
-        return log_prior(self.prior, theta).double() + volume
+        return theta, self.inside.log_abs_det_jacobian(place, theta)
+
+    def log_prob(self, place: Tensor) -> Tensor:
+        theta, log_volume = self.placed(place)
+        return log_prior(self.prior, theta).double() + log_volume
 
     def rows(self, index: Tensor) -> Self:
         return self._replace(num_rows=len(index))

@@ -98,6 +98,6 @@ def _complaint(report: SamplingReport) -> str | None:
     return (
         f"{number:,} draws are worth {size.min():,.1f} independent ones for observation "
         f"{int(size.argmin())}, and fewer than {wanted} for {few:,} of {len(size):,}: too few of "
-        "the weighted draws fall where the posterior is, or two looks at it disagree. Sample these one by one with "
-        'posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
+        "the weighted draws fall where the posterior is, or two looks at it disagree. Take these "
+        'one by one with posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
     )
