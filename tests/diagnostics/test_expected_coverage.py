@@ -119,8 +119,6 @@ def test_what_cannot_be_resolved_is_reported():
     theta, x = boxed_pairs(5)
     estimator = boxed(normalized=False)
     result = prudent.diagnose(estimator, theta, x, method="importance", progress=False)
-        boxed(normalized=False), theta, x, method="importance", progress=False
-    )
     assert result.num_unresolved == 5
     assert "5 not resolved, which counts against safety" in str(result)
     assert result.verdict.kind == "cannot be measured"
