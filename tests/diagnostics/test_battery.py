@@ -12,7 +12,8 @@ from torch.distributions import Independent, Normal
 
 import prudent
 from prudent.diagnostics import expected_coverage
-from prudent.diagnostics.verdict import margin
+from prudent.diagnostics.expected_coverage import MISSED_SHARE
+from prudent.diagnostics.verdict import judge, margin
 
 CHANGES = {"exact": (1.0, 0.0), "narrow": (0.8, 0.0), "wide": (1.25, 0.0), "moved": (1.0, 0.3)}
 ROUND = ("correlated", "two modes", "spike", "bounded", "heavy-tailed")
@@ -55,7 +56,8 @@ def test_the_verdict_is_right_or_says_that_it_cannot_tell(method, number, shape,
         return
     resolved = result.measurement.resolved
     wrong = (result.measurement.alpha - case.alpha)[resolved].abs() > 0.1
-    assert wrong.double().mean() <= 0.01
+    # In more than three dimensions modes may escape in as many pairs as the truths do not tell.
+    assert wrong.double().mean() <= (0.01 if dim <= 3 else MISSED_SHARE)
     exact = expected_coverage(case.alpha)
     assert abs(result.auc - exact.auc) <= 0.02
     slack = 0.02
@@ -63,6 +65,22 @@ def test_the_verdict_is_right_or_says_that_it_cannot_tell(method, number, shape,
         assert exact.worst_shortfall <= margin(number) + slack
     if result.verdict.kind == "over-confident":
         assert exact.worst_shortfall >= margin(number) - slack
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "least", "most"), [("exact", 0, 1), ("narrow", 15, 20)])
+@pytest.mark.parametrize(("method", "shape"), [("grid", "banana"), ("importance", "correlated")])
+def test_exact_posteriors_are_rarely_called_over_confident(method, shape, change, least, most):
+    """Twenty repetitions of 150 pairs, of which one in twenty may be a false alarm."""
+    widen, shift = CHANGES[change]
+    case = Case(shape, 2, widen, shift, normalized=False, number=3000)
+    result = prudent.diagnose(case.estimator, case.theta, case.x, method=method, progress=False)
+    assert result.num_unresolved == 0
+    verdicts = [
+        judge(**expected_coverage(part).curves(), num_pairs=len(part)).kind
+        for part in result.measurement.alpha.split(150)
+    ]
+    assert least <= verdicts.count("over-confident") <= most
 
 
 def narrow_ratio(dim, noise, number, widen=0.8):

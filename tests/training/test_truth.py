@@ -12,9 +12,8 @@ from prudent.estimators import FlowEstimator
 from prudent.problems.gaussian import exact_posterior
 from prudent.training import Options, fit, nll, train, weighted_sum
 
-# KL(exact || learned) per dimension, in nats; that of the prior is 0.8 per parameter. With five
-# parameters twelve seeds gave 0.15 to 0.21.
-KL_BOUNDS = {1: 0.02, 2: 0.04, 5: 0.25}
+# KL(exact || learned) per dimension, in nats; that of the prior is 0.8 per parameter.
+KL_BOUNDS = {1: 0.02, 2: 0.04, 5: 0.2}
 
 
 def divergence(estimator, dim, number=2000):
@@ -30,7 +29,7 @@ def divergence(estimator, dim, number=2000):
 @pytest.mark.parametrize("dim", KL_BOUNDS)
 def test_npe_recovers_the_exact_posterior(dim):
     problem = prudent.problems.get("gaussian", dim=dim)
-    theta, x = problem.draw(16384, 0)
+    theta, x = problem.draw(20480, 0)
     options = {"method": "npe", "batch_size": 256, "learning_rate": 2e-3, "progress": False}
     estimator = fit(theta, x, problem.prior, epochs=15, **options)
     assert 0 < divergence(estimator, dim) + 1e-3 < KL_BOUNDS[dim]

@@ -14,9 +14,9 @@ A mode narrower than the cells can hide between their centres. So the grid is ch
 density itself: at the truth, along a climb from the densest part to the peak, and at random points
 that are drawn from the grid as from a distribution. Where the density is much higher than the grid
 says, cells are cut around that point, and it is looked again. The first pairs are looked at in
-many points, and if nothing is found in them, the others in few. A posterior is not resolved if
-something is found to the end, if the mass at the random points is not what the grid says, or if
-modes were hit so rarely in others that they may be missed in this one.
+many points, and if that finds something in hardly any, the others in few. A posterior is not
+resolved if something is found to the end, if the mass at the random points is not what the grid
+says, or if modes were hit so rarely in others that they may be missed in this one.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ NUM_LOOKS, TOLERANCE = 3, 0.1
 # What random points find matters if it holds this share of the mass. If fewer points than that hit
 # it, as many other pairs may have such a thing unseen.
 LEAST_FOUND, FEW_HITS = 0.02, 5
-# In a larger share of the first pairs that is no chance.
-MOST_SPARSE = 0.1
+# What is found in no larger share of the first pairs is left to the truths to give away.
+RARE = 0.1
 # The truth gives away what was missed if that makes the mass larger by this much.
 MUCH = 0.1
 
@@ -97,10 +97,10 @@ class Grid:
         for place, pair in enumerate(pairs[:NUM_FIRST].batches(1)):
             posterior = estimator(pair.x)
             hits[place] = self._look(self._cells(posterior, pair.x)[0], posterior)[2]
-        if not bool(hits.any()):
+        found, sparse = hits > 0, (hits > 0) & (hits < FEW_HITS)
+        if found.double().mean() <= RARE:
             self.num_points = FEW_POINTS
-        sparse = (hits > 0) & (hits < FEW_HITS)
-        self.sparse = bool(sparse.double().mean() > MOST_SPARSE)
+        self.sparse = bool(sparse.double().mean() > RARE)
 
     def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
         """Parts of cells; those that were cut again are replaced by what they were cut into.
