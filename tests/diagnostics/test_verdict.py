@@ -45,9 +45,11 @@ def test_verdicts_on_the_gaussian(dim, widen, shift, words, ratio):
     ("name", "shift"), [pytest.param("slcp", 1.0, marks=pytest.mark.slow), ("weinberg", 0.5)]
 )
 def test_verdicts_on_exact_posteriors(name, shift):
-    theta, x = prudent.problems.get(name).draw(NUM_PAIRS, 0, "verdict")
+    # Exact densities of `slcp` take their time.
+    enough, fewer = (760, 250) if name == "slcp" else (NUM_PAIRS, NUM_WRONG)
+    theta, x = prudent.problems.get(name).draw(enough, 0, "verdict")
     for widen, moved, words in [*WRONG, (1.0, shift, "over-confident")]:
-        number = NUM_PAIRS if words.startswith("calibrated") else NUM_WRONG
+        number = enough if words.startswith("calibrated") else fewer
         estimator = wrong(name, widen, moved)
         result = prudent.diagnose(estimator, theta[:number], x[:number], progress=False)
         assert result.computed_by == "grid"
