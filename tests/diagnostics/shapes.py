@@ -106,31 +106,32 @@ class Case:
     """Pairs with their exact posterior of a shape, an estimator of another width or place.
 
     Args:
-        name: The name of the shape.
+        name: The name of the shape, or the arguments of :func:`mixture`.
         dim: The number of parameters.
         widen: The factor of the width of the estimator's posteriors.
         shift: Their shift along the first parameter.
         normalized: Whether the estimator is one that draws by itself.
         number: The number of pairs.
         seed: The seed of the pairs.
+        edge: Half the side of the box.
     """
 
-    def __init__(self, name, dim, widen, shift, *, normalized, number, seed=0):
-        shape = SHAPES[name](dim)
-        edges = torch.full((dim,), EDGE)
+    def __init__(self, name, dim, widen, shift, *, normalized, number, seed=0, edge=EDGE):
+        shape = SHAPES[name](dim) if name in SHAPES else mixture(dim, *name)
+        edges = torch.full((dim,), edge)
         move = shift * torch.eye(dim)[0]
         self.estimator = Known(
             lambda x: Moved(shape, x, widen, move),
             Independent(Uniform(-edges, edges), 1),
             normalized=normalized,
         )
-        with seeded(seed, "battery", name, str(dim)):
+        with seeded(seed, "battery", str(name), str(dim)):
             self.x = torch.rand(number, dim) - 0.5
             if name == "bounded":
                 self.x = -edges.expand(number, dim)
             # Of the heavy tails, a few in ten thousand reach beyond the box.
             u = shape.sample((3 * number,))
-            u = u[(u.abs() < EDGE - 0.5).all(-1)] if name != "bounded" else u
+            u = u[(u.abs() < edge - 0.5).all(-1)] if name != "bounded" else u
             self.theta = self.x + u[:number]
             exact = shape.log_prob(shape.sample((NUM_EXACT,))).sort().values
         own = self.estimator(self.x).log_prob(self.theta) + dim * math.log(widen)

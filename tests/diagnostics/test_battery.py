@@ -83,6 +83,19 @@ def test_exact_posteriors_are_rarely_called_over_confident(method, shape, change
     assert least <= verdicts.count("over-confident") <= most
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("aside", [0.0, 0.7])
+@pytest.mark.parametrize("spike", [0.1, 0.04, 0.02])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_spikes_inside_broad_modes_are_found_or_said_to_be_missed(dim, spike, aside):
+    """Half of the mass; down to a thousandth of a box of side twenty."""
+    case = Case((1.0, spike, aside), dim, 1.0, 0.0, normalized=False, number=100, edge=10.0)
+    result = prudent.diagnose(case.estimator, case.theta, case.x, method="grid", progress=False)
+    measured = result.measurement
+    wrong = (measured.alpha - case.alpha).abs() > 0.1
+    assert (wrong & measured.resolved).double().mean() <= 0.01
+
+
 def narrow_ratio(dim, noise, number, widen=0.8):
     """Pairs under a normal prior, the posterior of another width, and the exact alphas."""
     generator = torch.Generator().manual_seed(0)

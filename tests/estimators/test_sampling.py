@@ -7,13 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Dirichlet, Independent, Normal, Uniform
+from torch.distributions import Beta, Dirichlet, Gamma, Independent, LogNormal, Normal, Uniform
 
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators import RatioEstimator, importance, mcmc
 from prudent.estimators.mcmc import autocorrelation_time
-from prudent.estimators.priors import log_prior
+from prudent.estimators.priors import Product, log_prior
 from prudent.estimators.sampling import draw
 from prudent.problems.gaussian import exact_posterior
 from prudent.problems.problem import box
@@ -231,6 +231,29 @@ def test_effective_size_of_weights_by_hand():
     # The normal proposals are as wide as the prior, so weights differ by a factor or two.
     assert (report.effective_sample_size / (0.3 * number)).max() < 1.1
     assert (report.effective_sample_size / (0.3 * number)).min() > 0.5
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        Product([Uniform(0.0, 2.0), Gamma(2.0, 1.0), Normal(0.0, 1.0)]),
+        Dirichlet(torch.ones(3)),
+        Independent(LogNormal(torch.zeros(2), torch.ones(2)), 1),
+        Independent(Beta(torch.full((2,), 0.5), torch.full((2,), 0.5)), 1),
+        Independent(Uniform(*(torch.full((2,), 1e6 + edge).double() for edge in (0, 1))), 1),
+    ],
+    ids=lambda prior: str(prior)[:20],
+)
+def test_weighted_draws_stay_on_every_support(prior):
+    """The prior itself as the target: it integrates to one, and to its own mean."""
+    torch.manual_seed(0)
+    draws = importance.weighted_draws(lambda theta, rows: log_prior(prior, theta), prior, 3)
+    assert draws.resolved.all()
+    assert prior.support.check(draws.theta).all()
+    assert draws.log_weight.logsumexp(0).sub(math.log(len(draws.theta))).abs().max() < 0.05
+    mean = (draws.log_weight.softmax(0).unsqueeze(-1) * draws.theta).sum(0)
+    many = prior.sample((20_000,)).double()
+    assert ((mean - many.mean(0)).abs() < 0.15 * many.std(0)).all()
 
 
 def test_narrow_posteriors_are_found_in_a_batch():
