@@ -160,13 +160,13 @@ def test_few_candidates_look_like_a_narrow_posterior():
 @pytest.mark.slow
 @pytest.mark.parametrize(("widen", "least", "most"), [(1.0, 0, 2), (0.7, 8, 8)])
 def test_ratios_are_ranked_among_draws_that_do_not_repeat(widen, least, most):
-    """Eight repetitions of 250 pairs: an exact ratio passes, one that is too narrow never does."""
+    """Eight repetitions of 125 pairs: an exact ratio passes, one that is too narrow never does."""
     estimator = gaussian(dim=2, widen=widen, normalized=False)
-    ranks = posterior_ranks(estimator, *pairs(2, 2000), progress=False)
+    ranks = posterior_ranks(estimator, *pairs(2, 1000), progress=False)
     assert ranks.num_samples == 100
     assert ranks.duplicates < 0.02
     for test in (sbc, tarp):
-        rejected = sum(test(part).p_value < 0.05 for part in groups(ranks, 250))
+        rejected = sum(test(part).p_value < 0.05 for part in groups(ranks, 125))
         assert least <= rejected <= most
 
 
