@@ -56,14 +56,14 @@ SURPRISE = 1.0
 NUM_STEPS = 5
 # The first pairs are looked at in so many random points, by number of parameters; the others in
 # few, unless that found something.
-NUM_FIRST, MANY_POINTS, FEW_POINTS = 16, {1: 512, 2: 4096, 3: 16384}, 32
+NUM_FIRST, MANY_POINTS, FEW_POINTS = 8, {1: 512, 2: 4096, 3: 16384}, 32
 # Looks at most, and the tolerance of the mass that they find.
 NUM_LOOKS, TOLERANCE = 3, 0.1
 # What random points find matters if it holds this share of the mass. If fewer points than that hit
 # it, as many other pairs may have such a thing unseen.
 LEAST_FOUND, FEW_HITS = 0.02, 5
 # What is found in no larger share of the first pairs is left to the truths to give away.
-RARE = 0.1
+RARE = 0.15
 # The truth gives away what was missed if that makes the mass larger by this much.
 MUCH = 0.1
 
@@ -231,15 +231,18 @@ class Grid:
             surprising points, if they matter, and whether the mass of all is what the grid says,
             (N,) each.
         """
-        points = self._points(cells)
-        weight = points.weight.T.nan_to_num(1.0)
-        chosen = torch.multinomial(weight, self.num_points, replacement=True).T
-        row = torch.arange(chosen.shape[1])
-        side = cells.scale[chosen // cells.log_prob.shape[1], row].unsqueeze(-1) * self.size
-        theta = points.theta[chosen, row]
-        theta = theta + (torch.rand_like(theta) - 0.5) * side / self.factor
+        row = torch.arange(cells.log_mass.shape[1])
+        share = cells.log_mass.softmax(dim=0).T.nan_to_num(1.0)
+        cell = torch.multinomial(share, self.num_points, replacement=True).T
+        parts = cells.log_prob.movedim(1, 2)[cell, row]
+        within = parts.softmax(dim=-1).nan_to_num(1.0).flatten(0, 1)
+        part = torch.multinomial(within, 1).view(cell.shape)
+        place = (_centres(self.factor, self.dim) - 0.5)[part] + torch.rand(*part.shape, self.dim)
+        side = cells.scale[cell, row].unsqueeze(-1) * self.size / self.factor
+        theta = cells.corner[cell, row] + place.to(side) * side
         log_prob = posterior.log_prob(theta)
-        surprise = (log_prob - points.log_prob[chosen, row]).nan_to_num(0.0)
+        expected = parts.gather(-1, part.unsqueeze(-1)).squeeze(-1)
+        surprise = (log_prob - expected).nan_to_num(0.0)
         ratio, highest = surprise.exp(), surprise.argmax(dim=0)
         error = ratio.std(dim=0) / self.num_points**0.5
         right = (ratio.mean(dim=0) - 1).abs() <= TOLERANCE + 4 * error
@@ -248,7 +251,7 @@ class Grid:
         hits = surprising.sum(dim=0).where(heavy, 0)
         return theta[highest, row], log_prob[highest, row], hits, right
 
-    def _points(self, cells: _Cells, *flags: Tensor) -> Points:
+    def _points(self, cells: _Cells, resolved: Tensor, missed: Tensor) -> Points:
         offset = (_centres(self.factor, self.dim) / self.factor)[:, None]
         theta = cells.corner[:, None] + cells.scale[:, None, :, None] * self.size * offset
         log_volume = self.dim * cells.scale.log() + float(self.size.log().sum())
@@ -260,7 +263,7 @@ class Grid:
             log_prior_mass = log_volume - float(self.size.log().sum())
         else:
             log_prior_mass = log_prior(self.prior, theta) + log_volume
-        return Points(theta, log_prob, log_prob + log_volume, log_prior_mass, *flags)
+        return Points(theta, log_prob, log_prob + log_volume, log_prior_mass, resolved, missed)
 
 
 @dataclass(frozen=True)
