@@ -74,15 +74,16 @@ def alpha(
         return value.masked_fill(missing, torch.nan)
 
 
-def effective_size(weight: Tensor) -> Tensor:
+def effective_size(weight: Tensor, dim: int = 0) -> Tensor:
     r"""The effective sample size (N,) of L weighted draws, :math:`1 / \sum_j w_j^2`.
 
-    The weights (L, N) sum to one over the draws, so that it lies between 1 and L.
+    The weights (L, N) sum to one over the draws, which are the dimension ``dim``, so that it lies
+    between 1 and L.
 
     >>> effective_size(torch.tensor([[0.5], [0.5], [0.0]]))
     tensor([2.])
     """
-    return 1 / weight.square().sum(dim=0)
+    return 1 / weight.square().sum(dim=dim)
 
 
 def _check(

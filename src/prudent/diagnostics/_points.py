@@ -46,17 +46,17 @@ class Points:
         log_mass: The log of the posterior mass that each stands for, with the same constant,
             (L, N). Over all points it adds up to the mass on the prior's support.
         log_prior_mass: The log of the prior mass that each stands for, (L, N).
-        resolved: Whether the points are where the posterior is, (N,); None if that is certain.
+        resolved: Whether the points are where the posterior is, (N,).
         missed: Whether the truth lay in something that holds mass and would have been missed had
-            the truth not been known, (N,); None if that cannot be.
+            the truth not been known, (N,).
     """
 
     theta: Tensor
     log_prob: Tensor
     log_mass: Tensor
     log_prior_mass: Tensor
-    resolved: Tensor | None = None
-    missed: Tensor | None = None
+    resolved: Tensor
+    missed: Tensor
 
     @property
     def weight(self) -> Tensor:
@@ -149,7 +149,8 @@ class Samples:
         prior = log_prior(self.prior, theta)
         share = torch.full_like(log_prob, -math.log(self.at_once))
         log_mass = share.masked_fill(prior == -torch.inf, -torch.inf)
-        return Points(theta, log_prob, log_mass, prior - log_prob + share)
+        certain = torch.ones(len(pairs), dtype=torch.bool)
+        return Points(theta, log_prob, log_mass, prior - log_prob + share, certain, ~certain)
 
 
 def _shifted_noise(sequence: Tensor, num_rows: int) -> Tensor:

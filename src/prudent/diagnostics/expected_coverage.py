@@ -287,7 +287,6 @@ def _measured(
         points = strategy(posterior, batch, log_prob)
         weight = points.weight
         log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
-        nothing = torch.zeros(len(batch), dtype=torch.bool)
         uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(parts)))
         parts.append(
             Measurement(
@@ -297,8 +296,8 @@ def _measured(
                 log_prob if estimator.normalized else log_prob - log_norm,
                 log_norm,
                 size,
-                (size >= FEW_POINTS) & (~nothing if points.resolved is None else points.resolved),
-                nothing if points.missed is None else points.missed,
+                points.resolved & (size >= FEW_POINTS),
+                points.missed,
                 region_volume(points, weight, VOLUME_LEVEL),
                 *moments(points, weight),
             )

@@ -280,7 +280,7 @@ def _source(
         strategy = Importance(estimator, batch.dim)
         points = strategy(posterior, batch, posterior.log_prob(batch.theta))
         draws = chosen_draws(points.theta, points.weight, number)
-        return posterior, draws, _all(batch) if points.resolved is None else points.resolved
+        return posterior, draws, points.resolved
 
     return number, draw
 

@@ -421,7 +421,7 @@ def _flattening(log_weight: Tensor, enough: float) -> Tensor:
 
 def _size(log_weight: Tensor, dim: int = 0) -> Tensor:
     """The number of draws that carry the weight."""
-    return 1 / log_weight.softmax(dim=dim).square().sum(dim=dim)
+    return effective_size(log_weight.softmax(dim=dim), dim)
 
 
 def _log_weight(log_prob: Tensor, log_proposal: Tensor) -> Tensor:
