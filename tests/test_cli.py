@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from command import prudent, prudent_process
+from prudent.errors import InputError
+from prudent.experiments.settings import FORMAT
+from prudent.training.methods import PUBLISHED, RECOMMENDED
 from terminal import seen_on_a_terminal
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
+WRITTEN = Path(__file__).parent / "experiments" / "written_by_0.1.0"
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
 
 
@@ -25,7 +29,7 @@ def test_help(arguments):
     assert "Usage: prudent" in result.stdout
     assert "Examples:" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert len(result.stdout.splitlines()) <= 60
+    assert len(result.stdout.splitlines()) <= (72 if "train" in arguments else 60)
 
 
 @pytest.mark.process
@@ -113,6 +117,56 @@ def test_mistakes_in_a_file_are_named(text, message, tmp_path):
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def configured(monkeypatch, place, *arguments):
+    """The run that a command would make."""
+    found = []
+
+    def stop(config, *_):
+        found.append(config)
+        raise InputError("enough")
+
+    monkeypatch.setattr("prudent.experiments.run.run_one", stop)
+    result = prudent("train", *arguments, "-o", "run", cwd=place)
+    assert result.stderr.endswith("Error: enough\n")
+    (config,) = found
+    return config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "method", "members"),
+    [
+        (["slcp"], RECOMMENDED, 5),
+        (["slcp", "--preset", "fast"], RECOMMENDED, 1),
+        (["slcp", "--preset", "Paper"], PUBLISHED, 1),
+        (["slcp", "--preset", "paper", "--method", "prudent"], "prudent", 5),
+        (["slcp", "--method", "calnre"], "calnre", 1),
+        (["--config", "paper.toml"], PUBLISHED, 1),
+        (["--config", "named.toml"], "nre", 1),
+        (["--config", "named.toml", "--preset", "paper"], "nre", 1),
+        (["--config", "named.toml", "--method", "bnpe"], "bnpe", 1),
+    ],
+)
+def test_without_a_method_it_is_the_recommended_one(
+    arguments, method, members, tmp_path, monkeypatch
+):
+    """Or, as for `prudent.fit`, the paper's with its settings."""
+    (tmp_path / "paper.toml").write_text("problem = 'slcp'\ntraining.preset = 'paper'\n")
+    (tmp_path / "named.toml").write_text("problem = 'slcp'\nmethod = 'nre'\n")
+    config = configured(monkeypatch, tmp_path, *arguments)
+    assert (config.method, config.training.members) == (method, members)
+
+
+def test_the_config_of_an_older_run_keeps_the_defaults_of_its_time(tmp_path, monkeypatch):
+    """The new run has the present format, and all settings that the old one had."""
+    (path,) = WRITTEN.glob("5b05db1a21f3/config.json")
+    config = configured(monkeypatch, tmp_path, "--config", str(path), "--seed", "7")
+    assert (config.format, config.seed) == (FORMAT, 7)
+    stored = json.loads(path.read_text())["training"]
+    older = {"networks": "paper", "averaging": 0.0, "repetitions": 1}
+    expected = {**stored, **older, "pool": "mixture", "recalibrate": "no"}
+    assert config.training.to_dict() == expected
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -9,6 +9,8 @@ import prudent
 from prudent import contracts
 
 ABILITIES = {"Rows", "LogRatio", "SampleAndLogProb", "Reparametrized", "FromNoise"}
+ABILITIES |= {"Normalizable"}
+FLOW, POOL = ABILITIES - {"Normalizable"}, {"Rows", "LogRatio", "FromNoise", "Normalizable"}
 X = torch.zeros(3, 2)
 
 
@@ -22,9 +24,9 @@ def ratio():
 
 PRIOR = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 CASES = {
-    "flow": (lambda: flow()(X), ABILITIES),
+    "flow": (lambda: flow()(X), FLOW),
     "ratio": (lambda: ratio()(X), {"Rows", "LogRatio"}),
-    "ensemble": (lambda: prudent.estimators.Ensemble([flow(), flow()])(X), {"Rows", "LogRatio"}),
+    "ensemble": (lambda: prudent.estimators.Ensemble([flow(), flow()])(X), POOL),
     "zuko": (lambda: zuko.flows.NSF(2, 2, hidden_features=(4,))(X), {"Reparametrized"}),
     "torch": (
         lambda: Independent(Normal(torch.zeros(3, 2), torch.ones(3, 2)), 1),

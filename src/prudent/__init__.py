@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from prudent import estimators as estimators
     from prudent import experiments as experiments
     from prudent import problems as problems
+    from prudent import recalibration as recalibration
     from prudent import reports as reports
     from prudent import training as training
     from prudent.diagnostics.diagnosis import diagnose as diagnose
-    from prudent.estimators import load as load
+    from prudent.experiments.loading import load as load
+    from prudent.recalibration.temperature import recalibrate as recalibrate
     from prudent.training.fitting import fit as fit
     from prudent.version import __version__ as __version__
 

@@ -31,14 +31,14 @@ def as_tensor(name: str, value: Any, dtype: torch.dtype = torch.float32) -> Tens
 
 
 def _native(value: Any) -> Any:
-    """A numpy array of a type that torch knows."""
+    """A numpy array of a type that torch knows, row after row: frames keep columns together."""
     array = np.array(value)
     if array.dtype == object and hasattr(value, "to_numpy"):  # a frame of nullable columns
         if not any(isinstance(number, str) for number in array.flat):
             array = value.to_numpy(dtype="float64", na_value=np.nan)
     if array.dtype == np.longdouble:
         array = array.astype(np.float64)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
 
 
 def float32(name: str, value: Any) -> Tensor:

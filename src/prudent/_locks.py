@@ -104,6 +104,9 @@ def _take(file: Path) -> ExitStack | None:
         except FileNotFoundError:  # somebody tidied up in between
             continue
         except OSError as error:
+            # The directory vanished while it was made; a file in its place is another matter.
+            if isinstance(error, FileExistsError) and not file.parent.is_file():
+                continue
             if error.errno not in NO_LOCKS:
                 raise
             file.unlink(missing_ok=True)

@@ -44,6 +44,19 @@ def seeded(seed: int, *labels: object) -> Iterator[None]:
         yield
 
 
+def even_noise(number: int, num_rows: int, dim: int) -> torch.Tensor:
+    """Standard normal noise (number, N, D) that fills space evenly.
+
+    A Sobol sequence, shifted at random for each row, from the global generator.
+    """
+    sequence = torch.quasirandom.SobolEngine(dim).draw(number, dtype=torch.float64)
+    shift = torch.rand(num_rows, dim, dtype=torch.float64)
+    # Past seven standard deviations float32 has no noise to offer.
+    uniform = ((sequence.unsqueeze(1) + shift) % 1.0).clamp(1e-12, 1 - 1e-12)
+    noise: torch.Tensor = torch.special.ndtri(uniform)
+    return noise.float()
+
+
 @contextmanager
 def numpy_seeded(seed: int) -> Iterator[None]:
     """Run a block on its own stream of numpy's global generator, as simulators may use it."""

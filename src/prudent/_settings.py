@@ -180,3 +180,9 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
     """Refuse an argument that is not a whole number, with the words of every other setting."""
     found: int = Setting(name, (int,), least=least).check(value)
     return found
+
+
+def positive(name: str, value: Any) -> float:
+    """Refuse an argument that is not a positive number, with the words of every other setting."""
+    found: float = Setting(name, (float,), above=0).check(value)
+    return found

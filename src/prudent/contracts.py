@@ -79,8 +79,31 @@ class Reparametrized(Protocol):
 class FromNoise(Protocol):
     """A posterior that takes its noise from the caller, who may choose it evenly."""
 
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Standard normal noise (L, N, D) as draws of a proposal close to the posterior.
+
+        Returns:
+            The draws (L, N, D), their log-density under the posterior, and under the proposal,
+            (L, N) each. The last two are the same where the posterior itself draws.
+        """
+
+
+@runtime_checkable
+class Normalizable(Protocol):
+    """A posterior whose normalization takes many evaluations, and can be left to the caller."""
+
+    def unnormalized(self) -> Self:
+        """The same posteriors with log-densities up to a constant per observation."""
+
+
+@runtime_checkable
+class Adjusted(Protocol):
+    """An estimator whose regions are those of another one, at other levels."""
+
+    inner: Any
+
+    def adjusted(self, alphas: Tensor, x: Tensor) -> Tensor:
+        """The alphas (N,) of the inner estimator, on the scale of its regions."""
 
 
 class Estimator(Protocol):

@@ -39,7 +39,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") 
     nearest = difflib.get_close_matches(str(name).lower(), spelled, n=1, cutoff=0.5)
     guess = f" Did you mean `{spelled[nearest[0]]}`?" if nearest else ""
     tail = f" {hint}" if hint else ""
-    return InputError(f"unknown {kind} `{name}`.{guess} Known: {' '.join(names)}.{tail}")
+    return InputError(
+        f"unknown {kind} `{shortened(name)}`.{guess} Known: {' '.join(names)}.{tail}"
+    )
 
 
 def one_line(error: BaseException, longest: int = 500) -> str:

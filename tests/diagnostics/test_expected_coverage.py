@@ -250,7 +250,7 @@ class _FromNoise:
 
     def from_noise(self, noise):
         theta = self.x + self.scale * noise
-        return theta, self.log_prob(theta)
+        return theta, self.log_prob(theta), self.log_prob(theta)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])

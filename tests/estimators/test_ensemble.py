@@ -16,12 +16,12 @@ SMALL = {"hidden": [16], "epochs": 3, "batch_size": 32, "progress": False}
 KINDS = {"nre": RatioEstimator, "npe": FlowEstimator}
 
 
-def members(family, number=5):
+def members(family, number=5, **networks):
     """Untrained networks of different weights."""
     made = []
     for seed in range(number):
         torch.manual_seed(seed)
-        member = KINDS[family](BOX.prior, 2, X.shape[1:], hidden=[16])
+        member = KINDS[family](BOX.prior, 2, X.shape[1:], **{**networks, "hidden": [16]})
         member.adapt(THETA, X)
         made.append(member.eval())
     return made
@@ -47,13 +47,17 @@ def test_the_density_is_the_mean_of_the_members(family):
     assert (posterior.log_prob(theta).detach() - wrong).abs().min() > 3
 
 
-def test_an_ensemble_of_flows_is_normalised():
-    posterior = Ensemble(members("npe"))(X[:3])
-    axis = torch.linspace(-6, 6, 160)
+@pytest.mark.parametrize(("networks", "edge"), [({}, 1), (FlowEstimator.paper((2,)), 6)])
+def test_an_ensemble_of_flows_is_normalised(networks, edge):
+    """Inside the prior's box by default; the flows of the paper beyond it."""
+    posterior = Ensemble(members("npe", **networks))(X[:3])
+    axis = edge * (torch.arange(160) - 79.5) / 80
     cells = torch.cartesian_prod(axis, axis)[:, None].expand(-1, 3, -1)
     with torch.no_grad():
-        mass = posterior.log_prob(cells).exp().sum(0) * (12 / 159) ** 2
+        mass = posterior.log_prob(cells).exp().sum(0) * (edge / 80) ** 2
+        outside = posterior.log_prob(torch.tensor([1.01, 0.0]).expand(3, 2))
     torch.testing.assert_close(mass, torch.ones(3), atol=0.02, rtol=0)
+    assert (outside == -torch.inf).all() if edge == 1 else outside.isfinite().all()
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -123,19 +127,24 @@ def test_seeds_share_their_pairs_and_folds_use_all():
     assert len(locations) == 1
     assert same.fold is None
     crossed = prudent.fit(THETA, X, BOX.prior, ensemble="folds", **options)
-    counts = crossed.fold.bincount().tolist()
-    assert counts == [60, 60, 60, 60]
+    assert crossed.fold.shape == (1, 240)
+    fold = crossed.fold[0]
+    assert fold.bincount().tolist() == [60, 60, 60, 60]
+    judged = crossed.out_of_fold
+    assert torch.equal(judged.pairs.theta, THETA)
+    assert torch.equal(judged.pairs.x, X)
+    found = judged.measurement.log_posterior
     with torch.no_grad():
         for index, member in enumerate(crossed):
-            rest = crossed.fold != index
+            rest = fold != index
             member_again = FlowEstimator(BOX.prior, 2, (2,))
             member_again.adapt(THETA[rest], X[rest])
             assert torch.equal(member_again.x_scale.location, member.x_scale.location)
             own = ~rest
             expected = member(X[own]).log_prob(THETA[own])
-            torch.testing.assert_close(crossed.out_of_fold[own], expected)
+            torch.testing.assert_close(found[own], expected)
     seen = torch.stack([m(X).log_prob(THETA).detach() for m in crossed])
-    assert not torch.allclose(crossed.out_of_fold, seen[0], atol=1e-3)
+    assert not torch.allclose(found, seen[0], atol=1e-3)
 
 
 class Net(nn.Sequential):

@@ -83,7 +83,7 @@ def test_flow_density_is_in_the_units_of_theta():
 
 def test_ratio_samples_follow_the_posterior():
     """With the exact log ratio in place of the network, samples have the exact moments."""
-    estimator, theta, x = make(RatioEstimator, dim=1)
+    estimator, theta, x = make(RatioEstimator, dim=1, linear=False)
     exact = prudent.problems.get("gaussian", dim=1).log_posterior
 
     class Exact(nn.Module):
@@ -263,18 +263,33 @@ def test_a_flow_tells_the_density_of_its_draws(hidden):
     posterior = estimator(x[:6])
     torch.manual_seed(0)
     noise = torch.randn(50, 6, estimator.dim)
-    for draws, log_prob in (posterior.from_noise(noise), posterior.sample_and_log_prob((50,))):
+    close = {"atol": 1e-3, "rtol": 1e-4}
+    drawn = [posterior.from_noise(noise)[:2], posterior.sample_and_log_prob((50,))]
+    drawn.append(posterior.from_noise(noise, spread=1.5)[:2])
+    for draws, log_prob in drawn:
         assert draws.shape == noise.shape
         with torch.no_grad():
-            torch.testing.assert_close(log_prob, posterior.log_prob(draws), atol=1e-3, rtol=1e-4)
+            torch.testing.assert_close(log_prob, posterior.log_prob(draws), **close)
     assert torch.equal(posterior.from_noise(noise)[0], posterior.from_noise(noise)[0])
+    # What drew them is the flow itself, or a wider one: of noise of that spread.
+    _, log_prob, log_proposal = posterior.from_noise(noise)
+    torch.testing.assert_close(log_proposal, log_prob)
+    draws, log_prob, log_proposal = posterior.from_noise(noise, spread=1.5)
+    flow = posterior._flow()
+    wide = Normal(0.0, 1.5).log_prob(1.5 * noise).sum(-1) - flow.base.log_prob(1.5 * noise)
+    torch.testing.assert_close(log_proposal - log_prob, wide, **close)
+    with torch.no_grad():
+        both = posterior.log_prob_and_wide(draws, 1.5)
+    torch.testing.assert_close(torch.stack(both), torch.stack((log_prob, log_proposal)), **close)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 5])
 @pytest.mark.parametrize("broken", [False, True])
-def test_splines_from_noise_equal_those_of_zuko(dim, broken, monkeypatch):
+@pytest.mark.parametrize("networks", ["paper", "standard"])
+def test_splines_from_noise_equal_those_of_zuko(dim, broken, networks, monkeypatch):
     """Same draws and densities; if our formulas were not zuko's, zuko would do the work."""
-    estimator, _, x = make(FlowEstimator, dim=dim)
+    options = FlowEstimator.paper((dim,)) if networks == "paper" else {}
+    estimator, _, x = make(FlowEstimator, dim=dim, **options)
     with torch.no_grad():
         for parameter in estimator.head.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -282,11 +297,15 @@ def test_splines_from_noise_equal_those_of_zuko(dim, broken, monkeypatch):
         monkeypatch.setattr("prudent.estimators._couplings.BOUND", 4.0)
     posterior = estimator(x[:6])
     noise = 2 * torch.randn(200, 6, dim)
-    draws, log_prob = posterior.from_noise(noise)
+    draws, log_prob, _ = posterior.from_noise(noise)
     with torch.no_grad():
         flow = posterior._flow()
         inputs, log_volume = flow.transform.inv.call_and_ladj(noise)
-        expected = estimator.theta_scale.inverse(inputs)
         density = flow.base.log_prob(noise) - log_volume - estimator.theta_scale.log_scale()
+        if networks == "standard":
+            left = estimator.regression
+            inputs = left.inverse(inputs, posterior.features)
+            density -= left.log_scale()
+        expected = estimator.theta_scale.inverse(inputs)
     torch.testing.assert_close(draws, expected, atol=2e-3, rtol=1e-3)
     torch.testing.assert_close(log_prob, density, atol=2e-2, rtol=1e-3)

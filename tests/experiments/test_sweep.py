@@ -12,6 +12,7 @@ from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes, estimate, seconds
 from prudent.experiments.launch import find_sweep
+from prudent.experiments.settings import FORMAT, FORMATS
 from prudent.experiments.store import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
@@ -67,10 +68,25 @@ class TestGrid:
         assert len(found.configs) == 1
         assert found.num_duplicates == 3
 
-    @pytest.mark.parametrize(("settings", "identity"), IDENTITIES)
-    def test_identities_stay(self, settings, identity):
-        """Who changes these changes the name of every run that people have."""
-        assert RunConfig.from_settings(settings).identity == identity
+    @pytest.mark.parametrize(("settings", "identities"), IDENTITIES)
+    def test_identities_stay(self, settings, identities):
+        """Who changes these changes the name of every run that people have, by its format."""
+        assert RunConfig.from_settings(settings).identity == identities[str(FORMAT)]
+        for version, identity in identities.items():
+            found = RunConfig.from_settings({**settings, "format": int(version)})
+            assert found.identity == identity
+            assert RunConfig.from_settings(found.to_dict()) == found
+
+    def test_a_stored_sweep_of_an_older_version_is_that_of_its_time(self, tmp_path):
+        """Its settings are only those of its file, the rest are the defaults of its time."""
+        settings, identities = IDENTITIES[0]
+        for version in FORMATS:
+            stored = {"format": version, "name": "my", "source": "my.toml", "runs": [settings]}
+            (tmp_path / "sweep.json").write_text(json.dumps(stored))
+            (config,) = stored_sweep(tmp_path).configs
+            assert config.identity == identities[str(version)]
+            networks = "standard" if version == FORMAT else "paper"
+            assert (config.format, config.training.networks) == (version, networks)
 
     def test_the_spelling_of_a_number_is_not_part_of_the_identity(self):
         def identity(weight):
@@ -229,6 +245,26 @@ def test_plain_names_are_fine(name):
 
 
 class TestCost:
+    def test_every_network_counts(self):
+        """Those of the method's own, and each cut into folds; not a single one, nor seeds."""
+        numbers = {
+            ("nre", ()): 1,
+            ("prudent", ()): 5,
+            ("prudent", (("preset", "fast"),)): 1,
+            ("prudent", (("repetitions", 3),)): 15,
+            ("prudent", (("members", 1), ("repetitions", 3))): 1,
+            ("npe", (("members", 2), ("repetitions", 3))): 2,
+            ("npe", (("members", 2), ("repetitions", 3), ("ensemble", "folds"))): 6,
+        }
+        configs = {
+            RunConfig("slcp", method, 1024, training=Options.of(**dict(options))): number
+            for (method, options), number in numbers.items()
+        }
+        assert {config: config.num_networks for config in configs} == configs
+        costs = {n: (seconds(c), disk_bytes([c], 1)) for c, n in configs.items() if n in (5, 15)}
+        assert costs[15] > costs[5]
+        assert costs[15][1] > 2 * costs[5][1]
+
     def test_our_problems_differ_and_others_cost_what_is_typical(self):
         own = [RunConfig(name, "nre", 1024) for name in problem_names()]
         assert len({seconds(config) for config in own}) > len(own) // 2
@@ -314,15 +350,15 @@ def test_our_sweeps_are_valid_and_explain_themselves(path):
 
 def test_our_sweeps_are_all_there():
     expected = ["calibrated", "conservative", "laptop", "overhead", "sensitivity", "smoke"]
-    assert [path.stem for path in SWEEPS] == expected
+    assert [path.stem for path in SWEEPS] == [*expected, "unseen"]
 
 
 def test_the_runs_of_the_demonstration_stay(tmp_path, monkeypatch):
     """And it is found by its name, unless there is a file of that name."""
-    expected = [
-        RunConfig("slcp", method, budget, 3, training=Options(epochs=epochs)).identity
-        for budget, epochs in ((1024, 60), (4096, 30))
-        for method in ("nre", "bnre", "calnre")
+    published = Options.of("paper", epochs=60)
+    expected = [RunConfig("slcp", "prudent", 1024, 3).identity] + [
+        RunConfig("slcp", method, 1024, 3, training=published).identity
+        for method in ("nre", "calnre")
     ]
     found = read_sweep(find_sweep("sweeps/demo.toml"), ["seed=3"])
     assert [config.identity for config in found.configs] == expected

@@ -431,6 +431,32 @@ def test_overhead_without_the_plain_method_is_in_seconds():
     np.testing.assert_allclose(line.get_ydata().astype(float), pace)
 
 
+@pytest.mark.parametrize("patience", [None, 20, 19])
+def test_overhead_draws_runs_that_cannot_stop_early(patience):
+    """The runs have 20 epochs, of which the first is progress."""
+    variants = [{"num_samples": number, "patience": patience} for number in DRAWS]
+    results = stores.synthetic_results(("slcp",), ("calnpe",), (1024,), (0, 1), training=variants)
+    if patience == 19:
+        with pytest.raises(InputError, match="differ in `num_samples`"):
+            draw("overhead", results)
+        return
+    assert "stop early" not in notes(draw("overhead", results))
+    early = [{**one, "patience": 19} for one in variants]
+    options = {"training": [*variants, *early]}
+    both = stores.synthetic_results(("slcp",), ("calnpe",), (1024,), (0, 1), **options)
+    assert "6 runs that may stop early not drawn" in notes(draw("overhead", both))
+
+
+def test_overhead_is_per_network():
+    folds = {"members": 2, "ensemble": "folds", "repetitions": 3}
+    variants = [{"num_samples": number, **folds} for number in DRAWS]
+    results = stores.synthetic_results(("slcp",), ("calnpe",), (1024,), (0, 1), training=variants)
+    figure, runs = draw("overhead", results), results.runs
+    line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)
+    pace = (runs["train_seconds"] / (runs["epochs"] * 6)).groupby(runs["num_samples"]).mean()
+    np.testing.assert_allclose(line.get_ydata().astype(float), pace)
+
+
 @pytest.mark.parametrize(
     ("name", "values"), [("sensitivity_weight", WEIGHTS), ("sensitivity_samples", DRAWS)]
 )

@@ -1,10 +1,12 @@
-"""Every problem trains with every method, with the paper's networks."""
+"""Every problem trains with every method: the paper's with its networks, ours with our own."""
 
 import pytest
 import torch
 
 import prudent
+from prudent.estimators import Ensemble, FlowEstimator
 from prudent.training import fit, methods
+from prudent.training.fitting import networks_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +34,8 @@ def pairs(problem):
 
 @pytest.mark.parametrize("method", methods.names())
 def test_a_problem_trains_with_a_method(problem, pairs, method):
-    networks = problem.networks.get(methods.get(method).family, {})
+    kind, ours = ("standard", {"members": 2}) if method == "prudent" else ("paper", {})
+    networks = networks_of(problem, methods.get(method).family, kind)
     calls = []
 
     def count(module, *_):
@@ -48,24 +51,26 @@ def test_a_problem_trains_with_a_method(problem, pairs, method):
         num_samples=4,
         invalid="exclude",
         progress=False,
+        networks=kind,
+        **ours,
         **networks,
     )
     assert all(value.isfinite().all() for value in estimator.state_dict().values())
-    assert estimator.history[0]["skipped"] == 0
-    estimator.embedding.register_forward_hook(count)
+    assert [row["skipped"] for row in estimator.history] == [0] * (2 if ours else 1)
+    parts = list(estimator) if isinstance(estimator, Ensemble) else [estimator]
+    for part in parts:
+        part.embedding.register_forward_hook(count)
     estimator.train()
     posterior = estimator(pairs[1][:3])
     posterior.log_prob(problem.prior.sample((5, 3)))
-    assert len(calls) == 1
+    assert len(calls) == len(parts)
     if method == "nre":
         assert sum(p.numel() for p in estimator.parameters()) == NRE_WEIGHTS[problem.name]
 
 
 def test_flows_have_the_paper_s_number_of_transforms(problem, pairs):
-    networks = problem.networks.get("npe", {})
-    estimator = prudent.estimators.FlowEstimator(
-        problem.prior, problem.dim, problem.x_shape, **networks
-    )
+    networks = {**FlowEstimator.paper(problem.x_shape), **networks_of(problem, "npe", "paper")}
+    estimator = FlowEstimator(problem.prior, problem.dim, problem.x_shape, **networks)
     expected = 1 if problem.name == "weinberg" else 3
     assert estimator.transforms == expected
     layers = estimator.head.transform.transforms

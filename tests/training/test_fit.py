@@ -110,7 +110,7 @@ def run_with_broken_steps(broken):
 
     def faulty(posterior, theta):
         value = nll(posterior, theta)
-        if not estimator.training:
+        if not torch.is_grad_enabled():
             return value
         steps[0] += 1
         weights.append(next(estimator.head.parameters()).detach().clone())

@@ -66,9 +66,14 @@ def test_a_registered_problem_brings_its_networks(tmp_path):
     problem = problems.get("lotka_volterra")
     store = simulate(problem, 64, tmp_path / "s", chunk_size=64, progress=False)
     options = {"method": "nre", "epochs": 1, "batch_size": 32, "progress": False}
-    found = fit(store, **options)
-    expected = fit(store.pairs(), prior=problem.prior, **problem.networks["nre"], **options)
-    assert torch.equal(weights(found), weights(expected))
+    networks = problem.networks["nre"]
+    for kind, brought in (
+        ("paper", networks),
+        ("standard", {"embedding": networks["embedding"]}),
+    ):
+        found = fit(store, networks=kind, **options)
+        expected = fit(store.pairs(), prior=problem.prior, networks=kind, **brought, **options)
+        assert torch.equal(weights(found), weights(expected))
     assert fit(store, hidden=[8], **options).hidden == (8,)
 
 
@@ -98,7 +103,7 @@ def test_failed_simulations_count_in_the_marginal(tmp_path, stream):
 @pytest.mark.slow
 def test_a_stream_trains_as_well_as_memory(store, options):
     """Other batches and another split: the bits differ, the loss does not by much."""
-    train = {**SMALL, **options, "epochs": 12, "method": "npe"}
+    train = {**SMALL, **options, "epochs": 12, "method": "npe", "networks": "paper"}
     memory, streamed = fit(store, **train), fit(Stream(store), **train)
     assert not torch.equal(weights(memory), weights(streamed))
     theta, x = GAUSSIAN.draw(1000, 3, "test")
@@ -109,10 +114,12 @@ def test_a_stream_trains_as_well_as_memory(store, options):
     assert abs(losses[0] - losses[1]) < 0.15
     assert losses[2] - losses[1] > 0.5, "nothing was learned"
     if options:
-        assert streamed.out_of_fold.shape == streamed.fold.shape == (1024,)
-        held = streamed.fold == 0
+        assert streamed.fold.shape == (1, 1024)
+        judged = streamed.out_of_fold
+        assert torch.equal(judged.pairs.theta, store.pairs().theta)
+        held = streamed.fold[0] == 0
         inside = streamed.members[0](store.pairs().x[held]).log_prob(store.pairs().theta[held])
-        assert torch.allclose(inside, streamed.out_of_fold[held], atol=1e-5)
+        assert torch.allclose(inside, judged.measurement.log_posterior[held], atol=1e-5)
 
 
 def test_large_files_are_streamed_by_themselves(store, tmp_path, monkeypatch):
@@ -130,8 +137,9 @@ def test_large_files_are_streamed_by_themselves(store, tmp_path, monkeypatch):
         assert isinstance(stream, Stream)
         assert stream.digest() == pairs.digest()
     assert isinstance(read(store, stream=False), Pairs)
-    checkpoint = fit(read(store), prior=GAUSSIAN.prior, checkpoint=tmp_path / "c", **SMALL)
-    again = fit(read(store), prior=GAUSSIAN.prior, checkpoint=tmp_path / "c", **SMALL)
+    options = {"prior": GAUSSIAN.prior, "method": "npe", **SMALL}
+    checkpoint = fit(read(store), checkpoint=tmp_path / "c", **options)
+    again = fit(read(store), checkpoint=tmp_path / "c", **options)
     assert torch.equal(weights(checkpoint), weights(again))
 
 

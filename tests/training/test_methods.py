@@ -99,11 +99,11 @@ def test_the_objective_of_a_row(added):
 def test_order_and_looks(added, monkeypatch):
     monkeypatch.setitem(METHODS, "other", added)
     assert methods.position("nre") == 0
-    assert methods.position("other") == 7
-    assert methods.position("of another version") == 8
+    assert methods.position("other") == 8
+    assert methods.position("of another version") == 9
     looks = [methods.look(name) for name in METHODS]
-    assert len({look.label for look in looks}) == len({look.color for look in looks}) == 8
-    assert len({look.marker for look in looks}) == 8
+    assert len({look.label for look in looks}) == len({look.color for look in looks}) == 9
+    assert len({look.marker for look in looks}) == 9
     assert methods.look("of another version") == Look("of another version", "#767676", ":", "x")
 
 

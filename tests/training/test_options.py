@@ -114,6 +114,7 @@ def test_the_paper_in_one_word():
     for name in fields:
         assert getattr(ours, name) == getattr(theirs, name), name
     ours_alone = {"members", "ensemble", "validation_fraction"}
+    ours_alone |= {"repetitions", "pool", "recalibrate"}
     assert set(PRESETS["paper"]) == set(Options().to_dict()) - ours_alone
     assert Options.of("paper", epochs=3).epochs == 3
     estimator = fit(THETA, X, PROBLEM.prior, method="calnpe", preset="paper", **SMALL)

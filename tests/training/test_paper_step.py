@@ -19,7 +19,7 @@ NUMBER, DRAWS, WEIGHT = 32, 8, 5.0
 def network(kind):
     torch.manual_seed(0)
     theta, x = PROBLEM.draw(NUMBER, 0)
-    estimator = kind(PROBLEM.prior, 2, (2,), hidden=[24, 24])
+    estimator = kind(PROBLEM.prior, 2, (2,), **{**kind.paper((2,)), "hidden": [24, 24]})
     estimator.adapt(theta, x)
     with torch.no_grad():  # away from the start, so that densities differ
         for parameter in estimator.parameters():

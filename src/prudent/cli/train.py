@@ -14,6 +14,7 @@ from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.problems import source_digest
+from prudent.training import methods
 from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
@@ -40,7 +41,7 @@ class TrainCommand(click.Command):
 
 @click.command(cls=TrainCommand)
 @click.argument("problem", required=False, type=PROBLEM)
-@options(RUN, method={"default": "calnre"}, budget={"default": 1024})
+@options(RUN, method={"default": methods.RECOMMENDED}, budget={"default": 1024})
 @click.option("-o", "--output", required=True, help="Directory of the run.")
 @click.option("--data", help="Store or file to train on; --theta, --x name its arrays.")
 @click.option("--prior", help="Its prior: problem, TOML file or module:attribute.")
@@ -59,11 +60,12 @@ def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> N
     The same command continues a killed one. A file given by --config holds the
     same names, those of the training in [training]; options given here win over
     it. --data trains on all rows of a store or file, unless --budget is given.
+    With --preset paper the method is calnpe, unless one is named.
 
     \b
     Examples:
-      prudent train slcp --method calnre --budget 1024 -o runs/first
-      prudent train weinberg --preset paper --members 5 -o runs/second
+      prudent train slcp --budget 1024 -o runs/first
+      prudent train weinberg --method calnre --members 5 -o runs/second
       prudent train --data sims.h5 --prior prior.toml -o runs/third
     """
     path, file = Path(output), read_settings(Path(config)) if config else {}
@@ -105,6 +107,8 @@ def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any],
     training = file.get("training", {})
     if isinstance(training, dict):
         training = training | {name: typed[name] for name in TRAINING if name in typed}
+        if str(training.get("preset")).lower() == "paper" and "method" not in {*file, *typed}:
+            settings["method"] = methods.PUBLISHED
     return {**settings, "training": training}, "budget" in file or "budget" in typed
 
 

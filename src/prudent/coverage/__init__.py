@@ -1,6 +1,7 @@
 """Differentiable coverage: the method, in pure torch, usable in anybody's training loop."""
 
 from prudent.coverage.alpha import alpha
+from prudent.coverage.nominal import Nominal
 from prudent.coverage.penalty import CoveragePenalty, penalty
 
-__all__ = ["CoveragePenalty", "alpha", "penalty"]
+__all__ = ["CoveragePenalty", "Nominal", "alpha", "penalty"]

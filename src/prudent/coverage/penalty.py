@@ -24,7 +24,7 @@ from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGET
 from prudent._settings import whole
 from prudent.contracts import Evaluation, PerPair, Posterior, Rows
 from prudent.coverage.alpha import alpha, effective_size
-from prudent.coverage.proposals import check_proposal, draw
+from prudent.coverage.proposals import check_proposal, draw, evaluated
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
 
@@ -142,9 +142,10 @@ class CoveragePenalty(nn.Module):
     Args:
         proposal: Where the draws come from: a torch distribution over theta, usually the prior
             (the paper); an object with ``sample_and_log_prob(shape)``; ``"model"`` for
-            ``posterior.sample``, with the gradient through the weights; or ``"model-rsample"`` for
-            ``posterior.rsample``, with the gradient through the draws. It must cover the support
-            of the posterior.
+            ``posterior.sample``, with the gradient through the weights; ``"model-rsample"`` for
+            ``posterior.rsample``, with the gradient through the draws; or
+            :class:`~prudent.coverage.Nominal` for narrow posteriors that cannot draw.
+            It must cover the support of the posterior.
         num_samples: The number of draws for each pair, L.
         target: ``"conservative"``, ``"calibrated"``, or a number in [0, 1] between the two.
         indicator: The surrogate of the comparison; see :func:`prudent.coverage.alpha`.
@@ -215,36 +216,32 @@ class CoveragePenalty(nn.Module):
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
         if self.training and self.fraction < 1:
             posterior, theta = _thin(posterior, theta, self.fraction)
-        nominal, sample, log_weight = self._log_probs(posterior, theta)
+        nominal, sample, log_weight, worth = self._log_probs(posterior, theta)
         alphas = alpha(
             nominal, sample, log_weight, indicator=self.indicator, midpoint=self.midpoint
         )
-        # Weights that are all zero are worth one draw.
-        size = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
+        if worth is None:
+            # Weights that are all zero are worth one draw.
+            worth = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
         figures: dict[str, Tensor | PerPair] = {
-            "effective_samples": size.mean(),
+            "effective_samples": worth.mean(),
             "shortfall": PerPair(alphas.detach(), largest_gap),
         }
         return Evaluation(self.penalty(alphas), figures)
 
-    def _log_probs(self, posterior: Posterior, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-densities of the nominal (N,) and of the draws, and log weights, (L, N) each."""
-        draws, log_proposal = draw(self.proposal, posterior, self.num_samples, theta)
-        # One call for the nominal and all draws: the posterior is evaluated once per step.
-        log_prob = posterior.log_prob(torch.cat((theta.unsqueeze(0), draws)))
-        expected = (self.num_samples + 1, len(theta))
-        if log_prob.shape != expected:
-            raise InputError(
-                f"expected `posterior.log_prob` to map {(*expected, theta.shape[1])} to "
-                f"{expected}, got {tuple(log_prob.shape)}. Is it conditioned on the "
-                f"{len(theta)} observations of this batch?"
-            )
+    def _log_probs(
+        self, posterior: Posterior, theta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Log-densities of the nominal (N,) and of the draws, log weights, and their worth."""
+        draws, log_proposal, worth = draw(self.proposal, posterior, self.num_samples, theta)
+        # One call with a gradient for the nominal and all draws.
+        log_prob = evaluated(posterior, torch.cat((theta.unsqueeze(0), draws)))
         nominal, sample = log_prob[0], log_prob[1:]
         if self.proposal == "model-rsample":
-            return nominal, sample, torch.zeros_like(sample)
+            return nominal, sample, torch.zeros_like(sample), worth
         # The model's own draws weigh the same, but their weights still have a gradient.
         log_proposal = sample.detach() if log_proposal is None else log_proposal.to(sample)
-        return nominal, sample, sample - log_proposal
+        return nominal, sample, sample - log_proposal, worth
 
     def extra_repr(self) -> str:
         """The settings, for ``print``."""

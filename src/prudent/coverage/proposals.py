@@ -1,23 +1,44 @@
 """The proposals that the draws of the coverage penalty come from."""
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from prudent._choices import MODELS
-from prudent.contracts import Reparametrized, SampleAndLogProb
+from prudent.contracts import Posterior, Reparametrized, SampleAndLogProb
 from prudent.errors import InputError, unknown_name
 
 
-def draw(
-    proposal: Any, posterior: Any, num_samples: int, theta: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Draws for each pair, (L, N, D), and their log-density under the proposal, (L, N).
+class Draws(NamedTuple):
+    """The draws for N pairs.
 
-    The log-density is None where the posterior itself made the draws.
+    Args:
+        theta: The draws, (L, N, D).
+        log_proposal: Their log-density under the proposal, (L, N), or None where the posterior
+            itself made them.
+        worth: The number of equally weighted draws that they stand for, (N,), or None where their
+            weights say it.
     """
+
+    theta: Tensor
+    log_proposal: Tensor | None
+    worth: Tensor | None = None
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """A proposal that looks at the posterior and at the pairs before it draws."""
+
+    def draw(self, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
+        """The draws for each pair of a batch, theta (N, D)."""
+
+
+def draw(proposal: Any, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
+    """The draws for each pair of a batch."""
+    if isinstance(proposal, Drawing):
+        return proposal.draw(posterior, num_samples, theta)
     log_proposal = None
     if proposal == "model-rsample":
         if not isinstance(posterior, Reparametrized):
@@ -41,7 +62,19 @@ def draw(
             f"`theta` {tuple(theta.shape)}, got {tuple(draws.shape)}. A distribution over D "
             "parameters needs event_shape (D,): wrap it in torch.distributions.Independent."
         )
-    return draws.to(theta), log_proposal
+    return Draws(draws.to(theta), log_proposal)
+
+
+def evaluated(posterior: Posterior, theta: Tensor) -> Tensor:
+    """The posterior's log-density (L, N) of theta (L, N, D), refused if it has another shape."""
+    log_prob = posterior.log_prob(theta)
+    if log_prob.shape != theta.shape[:-1]:
+        raise InputError(
+            f"expected `posterior.log_prob` to map {tuple(theta.shape)} to "
+            f"{tuple(theta.shape[:-1])}, got {tuple(log_prob.shape)}. Is it conditioned on the "
+            f"{theta.shape[1]} observations of this batch?"
+        )
+    return log_prob
 
 
 def log_density(found: Any, theta: Tensor) -> Tensor:
@@ -92,6 +125,12 @@ def support_bounds(found: Any, dim: int) -> tuple[Tensor, Tensor] | None:
 
 def check_proposal(proposal: Any) -> None:
     """Refuse what cannot serve as a proposal."""
+    if isinstance(proposal, Drawing):
+        return
+    if proposal == "nominal":
+        raise InputError(
+            'proposal="nominal" needs the prior; pass prudent.coverage.Nominal(prior).'
+        )
     if isinstance(proposal, str):
         if proposal not in MODELS:
             raise unknown_name("proposal", proposal, MODELS, "Or pass a torch distribution.")

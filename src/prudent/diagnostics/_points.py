@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from prudent._randomness import even_noise
 from prudent.contracts import Estimator, Posterior, Prior, Rows, SampleAndLogProb
 from prudent.coverage import alpha
 from prudent.datasets import Pairs
@@ -125,41 +126,37 @@ class Samples:
     Args:
         prior: The prior; outside its support, draws have no weight.
         even_dim: The number of parameters, if the posteriors take their noise from the caller.
+        num_draws: The number of draws, None for as many as alpha needs.
     """
 
     name = "samples"
 
-    def __init__(self, prior: Prior, even_dim: int | None = None) -> None:
-        self.prior, self.at_once, self.sequence = prior, NUM_DRAWS, None
+    def __init__(
+        self, prior: Prior, even_dim: int | None = None, num_draws: int | None = None
+    ) -> None:
+        self.prior, self.even_dim, self.at_once = prior, even_dim, NUM_DRAWS
         if even_dim is not None:
             enough = [number for dim, number in NUM_EVEN_DRAWS.items() if even_dim <= dim]
             self.at_once = min(enough, default=NUM_DRAWS)
-            engine = torch.quasirandom.SobolEngine(even_dim)
-            self.sequence = engine.draw(self.at_once, dtype=torch.float64).unsqueeze(1)
+        self.at_once = num_draws or self.at_once
 
     def __call__(self, posterior: Any, pairs: Pairs, log_prob: Tensor) -> Points:
         """Draws and their densities, in one go where the posterior can do that."""
-        if self.sequence is not None:
-            theta, log_prob = posterior.from_noise(_shifted_noise(self.sequence, len(pairs)))
+        log_proposal = None
+        if self.even_dim is not None:
+            noise = even_noise(self.at_once, len(pairs), self.even_dim)
+            theta, log_prob, log_proposal = posterior.from_noise(noise)
         elif isinstance(posterior, SampleAndLogProb):
             theta, log_prob = posterior.sample_and_log_prob((self.at_once,))
         else:
             theta = posterior.sample((self.at_once,))
             log_prob = posterior.log_prob(theta)
+        log_proposal = log_prob if log_proposal is None else log_proposal
         prior = log_prior(self.prior, theta)
-        share = torch.full_like(log_prob, -math.log(self.at_once))
-        log_mass = share.masked_fill(prior == -torch.inf, -torch.inf)
+        log_share = log_proposal + math.log(self.at_once)
+        log_mass = (log_prob - log_share).masked_fill(prior == -torch.inf, -torch.inf)
         certain = torch.ones(len(pairs), dtype=torch.bool)
-        return Points(theta, log_prob, log_mass, prior - log_prob + share, certain, ~certain)
-
-
-def _shifted_noise(sequence: Tensor, num_rows: int) -> Tensor:
-    """Standard normal noise (L, N, D) from uniform points (L, 1, D), shifted at random per row."""
-    shift = torch.rand(num_rows, sequence.shape[-1], dtype=torch.float64)
-    # Past seven standard deviations float32 has no noise to offer.
-    uniform = ((sequence + shift) % 1.0).clamp(1e-12, 1 - 1e-12)
-    noise: Tensor = torch.special.ndtri(uniform)
-    return noise.float()
+        return Points(theta, log_prob, log_mass, prior - log_share, certain, ~certain)
 
 
 class Importance:

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from prudent._arrays import float32
 from prudent._extras import require
 from prudent._progress import Reporter
-from prudent.contracts import Estimator
+from prudent.contracts import Estimator, Prior
 from prudent.datasets.pairs import Pairs, finite
 from prudent.diagnostics.expected_coverage import (
     Coverage,
@@ -26,6 +26,9 @@ from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for, log_prior
+
+# Draws from each posterior that is judged in parts.
+PARTS_DRAWS = 256
 
 
 def _of_curve(name: str) -> metric[float]:
@@ -48,6 +51,8 @@ class Diagnosis:
             among the test pairs.
         results: The results of a thorough diagnosis, by the names of
             :data:`prudent.diagnostics.registry.DIAGNOSTICS`.
+        out_of_fold: Whether the pairs are those of a training, each judged by members that did not
+            see it, and not test pairs. The pool of all members is usually more cautious than that.
     """
 
     coverage: Coverage
@@ -56,6 +61,7 @@ class Diagnosis:
     log_prior_density: Tensor
     num_excluded: int = 0
     results: Mapping[str, Result] = field(default_factory=dict)
+    out_of_fold: bool = False
 
     auc = _of_curve("auc")
     auc_error = _of_curve("auc_error")
@@ -175,7 +181,10 @@ class Diagnosis:
     @property
     def verdict(self) -> Verdict:
         """What the coverage curve says; its text is a sentence."""
-        return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=self.metrics())
+        metrics = self.metrics()
+        if self.out_of_fold:
+            metrics["pairs"] = "out-of-fold pairs"
+        return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=metrics)
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
@@ -184,6 +193,11 @@ class Diagnosis:
         for result in self.results.values():
             values |= result.metrics()
         return values
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What :func:`from_tensors` makes the diagnosis of, but for x."""
+        columns = {k: v for k, v in vars(self.measurement).items() if isinstance(v, Tensor)}
+        return {"theta": self.pairs.theta, "index": self.pairs.row_numbers, **columns}
 
     def plot(self) -> Any:
         """The coverage curve, after a thorough diagnosis with SBC and TARP, as a figure."""
@@ -223,7 +237,8 @@ class Diagnosis:
             rows.append(("pairs with x not finite", f"{self.num_excluded:,}, left out"))
         titles = {name: row.title for name, row in DIAGNOSTICS.items()}
         rows += [(titles.get(name, name), found.verdict) for name, found in self.results.items()]
-        return "\n".join([self.verdict.text, *(f"  {name:<24}{value}" for name, value in rows)])
+        head = ("at least this cautious: " if self.out_of_fold else "") + self.verdict.text
+        return "\n".join([head, *(f"  {name:<24}{value}" for name, value in rows)])
 
     def __repr__(self) -> str:
         return f"<Diagnosis: {self.verdict}>"
@@ -300,6 +315,41 @@ def diagnose(
         evidence = Evidence(measured, ranks, pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
     return Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
+
+
+def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -> Diagnosis:
+    """Judge members of a cross-fitted ensemble, each by the pairs that it did not train on.
+
+    Args:
+        parts: The members and their pairs, of which each is in one part.
+        seed: The seed of draws.
+
+    Returns:
+        The diagnosis of all pairs together, in the order of the training pairs.
+    """
+    measured = [
+        measure(member, pairs, seed=seed, progress=False, num_draws=PARTS_DRAWS)
+        for member, pairs in parts
+    ]
+    numbers = torch.cat([pairs.row_numbers for _, pairs in parts])
+    order = numbers.argsort()
+    joined = Measurement.join(measured).rows(order)
+    theta, x = (torch.cat([getattr(p, name) for _, p in parts])[order] for name in ("theta", "x"))
+    return _out_of_fold(joined, Pairs(theta, x, numbers[order]), parts[0][0].prior)
+
+
+def from_tensors(tensors: Mapping[str, Tensor], estimator: Any) -> Diagnosis:
+    """The out-of-fold diagnosis of an estimator from tensors that were stored; it has no x."""
+    columns = {field.name: tensors[field.name] for field in fields(Measurement)[2:]}
+    measured = Measurement("samples", estimator.normalized, **columns)
+    theta, index = tensors["theta"], tensors["index"]
+    return _out_of_fold(measured, Pairs(theta, theta[:, :0], index), estimator.prior)
+
+
+def _out_of_fold(measured: Measurement, pairs: Pairs, prior: Prior) -> Diagnosis:
+    coverage = expected_coverage(measured.alpha.masked_fill(~measured.valid, torch.nan))
+    known = log_prior(prior, pairs.theta).double()
+    return Diagnosis(coverage, measured, pairs, known, out_of_fold=True)
 
 
 def _mean(values: Tensor) -> tuple[float, float]:

@@ -21,7 +21,7 @@ uniform share of that part is taken. So a constant density, the prior on a box f
 the coverage of the prior, which is calibrated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self, TypeVar
@@ -31,12 +31,13 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator, FromNoise
+from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import Grid
 from prudent.diagnostics._points import (
     Importance,
+    Points,
     Samples,
     Strategy,
     moments,
@@ -247,6 +248,7 @@ def measure(
     *,
     seed: int = 0,
     progress: Reporter = None,
+    num_draws: int | None = None,
 ) -> Measurement:
     """Alpha and normalised log posterior of every test pair, and what comes with them.
 
@@ -261,9 +263,16 @@ def measure(
             three for ratios; otherwise samples for flows and importance for ratios.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
+        num_draws: The number of draws from flows, None for as many as one alpha needs; averages
+            over pairs need fewer.
     """
+    if isinstance(estimator, Adjusted):
+        found = measure(
+            estimator.inner, pairs, method, seed=seed, progress=progress, num_draws=num_draws
+        )
+        return replace(found, alpha=estimator.adjusted(found.alpha, pairs.x))
     with seeded(seed, "first looks"):
-        ladder = choose(estimator, pairs, method)
+        ladder = choose(estimator, pairs, method, num_draws)
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
         found = _measured(estimator, pairs, ladder[0], seed, bar)
         for strategy in ladder[1:]:
@@ -281,10 +290,8 @@ def _measured(
 ) -> Measurement:
     """What points of one kind say about pairs."""
     parts: list[Measurement] = []
-    for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
-        posterior = estimator(batch.x)
-        log_prob = posterior.log_prob(batch.theta)
-        points = strategy(posterior, batch, log_prob)
+    exact = estimator.normalized and not isinstance(estimator(pairs.x[:1]), Normalizable)
+    for batch, log_prob, points in points_of(estimator, pairs, strategy):
         weight = points.weight
         log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
         uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(parts)))
@@ -293,8 +300,8 @@ def _measured(
                 strategy.name,
                 estimator.normalized,
                 randomized_alpha(log_prob, points, uniform),
-                log_prob if estimator.normalized else log_prob - log_norm,
-                log_norm,
+                log_prob if exact else log_prob - log_norm,
+                torch.zeros_like(log_norm) if estimator.normalized and not exact else log_norm,
                 size,
                 points.resolved & (size >= FEW_POINTS),
                 points.missed,
@@ -307,7 +314,27 @@ def _measured(
     return Measurement.join(parts)._distrusted()
 
 
-def choose(estimator: Estimator, pairs: Pairs, method: str = "auto") -> tuple[Strategy, ...]:
+def points_of(
+    estimator: Estimator, pairs: Pairs, strategy: Strategy
+) -> Iterator[tuple[Pairs, Tensor, Points]]:
+    """Some pairs at a time, with the log-density of their truths and points of their posteriors.
+
+    Args:
+        estimator: Any estimator.
+        pairs: The pairs.
+        strategy: One of the ways that :func:`choose` returns.
+    """
+    for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
+        posterior = estimator(batch.x)
+        if isinstance(posterior, Normalizable):  # the points normalize it
+            posterior = posterior.unnormalized()
+        log_prob = posterior.log_prob(batch.theta)
+        yield batch, log_prob, strategy(posterior, batch, log_prob)
+
+
+def choose(
+    estimator: Estimator, pairs: Pairs, method: str = "auto", num_draws: int | None = None
+) -> tuple[Strategy, ...]:
     """The ways to compute coverage, by the name of the first or the best for this estimator.
 
     The first is for all pairs, the next one for those that are not resolved.
@@ -316,6 +343,7 @@ def choose(estimator: Estimator, pairs: Pairs, method: str = "auto") -> tuple[St
         estimator: Any estimator.
         pairs: The pairs to be measured.
         method: See :func:`measure`.
+        num_draws: See :func:`measure`.
     """
     prior, dim = estimator.prior, pairs.theta.shape[1]
     even = estimator.normalized and isinstance(estimator(pairs.x[:1]), FromNoise)
@@ -330,5 +358,5 @@ def choose(estimator: Estimator, pairs: Pairs, method: str = "auto") -> tuple[St
         return (grid,) if grid.sparse else (grid, Importance(estimator, dim))
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
-        return (Samples(prior, dim if even else None),)
+        return (Samples(prior, dim if even else None, num_draws),)
     return (Importance(estimator, dim),)

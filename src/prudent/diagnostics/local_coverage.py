@@ -170,20 +170,27 @@ def local_coverage(
     levels = np.array(sorted({*LEVELS, level}))
     # Covered at each level, (N, levels): alpha at least 1 - level.
     covered = (values[:, None] >= 1 - levels - 1e-9).astype(np.float64)
-    tree = require("sklearn.tree", "distances", "local coverage").DecisionTreeRegressor(
-        max_leaf_nodes=max(2, max_regions),
-        min_samples_leaf=max(LEAST_PAIRS, math.ceil(LEAST_SHARE * len(fitted))),
-        random_state=0,
-    )
-    # A few levels tell as much as all, in a fraction of the time. Each has the same variance.
-    some = [int(np.abs(levels - value).argmin()) for value in FIT_LEVELS]
-    tree.fit(table[fitted], (covered[fitted] / np.sqrt(levels * (1 - levels)))[:, some])
+    tree = cut(values[fitted], table[fitted], max_regions)
     nodes, covered = tree.apply(table[tested]), covered[tested]
-    bounds = {node: own for node, own in _leaves(tree.tree_, names).items() if node in nodes}
+    bounds = {node: own for node, own in leaves(tree.tree_, names).items() if node in nodes}
     inside = np.stack([nodes == node for node in bounds])
     regions = _regions(covered, inside, [*bounds.values()], levels, level)
     p_same = _same_everywhere(covered, inside, levels, random)
     return LocalCoverage(regions, p_same, len(tested), *num_bad)
+
+
+def cut(alphas: Array, features: Array, max_regions: int) -> Any:
+    """A tree whose leaves are the regions of the features (N, F) between which alphas differ."""
+    tree = require("sklearn.tree", "distances", "local coverage").DecisionTreeRegressor(
+        max_leaf_nodes=max(2, max_regions),
+        min_samples_leaf=max(LEAST_PAIRS, math.ceil(LEAST_SHARE * len(alphas))),
+        random_state=0,
+    )
+    # A few levels tell as much as all, in a fraction of the time. Each has the same variance.
+    levels = np.array(FIT_LEVELS)
+    covered = (alphas[:, None] >= 1 - levels - 1e-9).astype(np.float64)
+    tree.fit(features, covered / np.sqrt(levels * (1 - levels)))
+    return tree
 
 
 def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
@@ -208,7 +215,7 @@ def _clean(alphas: Any, features: Any) -> tuple[Array, Array, int, int]:
     return kept.numpy(), flat[finite].numpy(), int(values.isnan().sum()), len(values) - number
 
 
-def _leaves(
+def leaves(
     tree: Any, names: Sequence[str], node: int = 0, bounds: Bounds | None = None
 ) -> dict[int, Bounds]:
     """The bounds of each leaf below a node of a tree."""
@@ -218,8 +225,8 @@ def _leaves(
     name, cut = names[tree.feature[node]], float(tree.threshold[node])
     low, high = bounds.get(name, (-math.inf, math.inf))
     above, below = bounds | {name: (max(low, cut), high)}, bounds | {name: (low, min(high, cut))}
-    right = _leaves(tree, names, int(tree.children_right[node]), above)
-    return right | _leaves(tree, names, int(tree.children_left[node]), below)
+    right = leaves(tree, names, int(tree.children_right[node]), above)
+    return right | leaves(tree, names, int(tree.children_left[node]), below)
 
 
 def _regions(

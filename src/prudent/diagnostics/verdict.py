@@ -95,7 +95,8 @@ def judge(
         upper: The upper end of the interval of each point.
         num_pairs: The number of test pairs.
         metrics: The scalars of the diagnosis or of the stored run. Without them nothing is called
-            uninformative, and all pairs count as resolved.
+            uninformative, and all pairs count as resolved. A text ``pairs`` among them says what
+            the pairs are, if not test pairs.
 
     >>> print(judge([0.5, 0.9], [0.4, 0.8], [0.38, 0.78], [0.42, 0.82], num_pairs=2000))
     over-confident: 90 % regions contain the truth 80 ± 2 % of the time (2,000 test pairs)
@@ -110,7 +111,8 @@ def judge(
     if short[index] - doubt <= tolerance < shortfall - doubt:
         index = short.index(shortfall)
     half = max(upper[index] - curve[index], curve[index] - lower[index])
-    measured = f"{in_words(levels[index], curve[index], half)} ({num_pairs:,} test pairs)"
+    known = f"{num_pairs:,} {metrics.get('pairs', 'test pairs')}"
+    measured = f"{in_words(levels[index], curve[index], half)} ({known})"
     if shortfall - doubt > tolerance:
         if excess - doubt <= tolerance:
             return Verdict.of("over-confident", measured)

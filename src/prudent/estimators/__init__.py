@@ -24,6 +24,8 @@ from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
 
+# Tensors of a file that are no part of the networks begin with one of these.
+APART = ("out_of_fold", "conformal.")
 REMEDY = "Restore it or train again."
 
 
@@ -33,7 +35,7 @@ def load(
     prior: Prior | None = None,
     embedding: nn.Module | None = None,
 ) -> NeuralEstimator | Ensemble:
-    """Read an estimator that its method ``save`` wrote.
+    """Read an estimator that its method ``save`` wrote; :func:`prudent.load` does more.
 
     Args:
         path: The file.
@@ -44,7 +46,9 @@ def load(
     Returns:
         The estimator, ready for inference.
     """
-    settings, state = load_tensors(path, FORMAT, REMEDY)
+    settings, found = load_tensors(path, FORMAT, REMEDY)
+    # Version 0.1.0 kept a log-density for each pair as `out_of_fold`, which nothing reads.
+    state = {name: value for name, value in found.items() if not name.startswith(APART)}
     header = Header(settings, state)
     try:
         estimator = _build(header, _prior(header, path) if prior is None else prior, embedding)
@@ -57,6 +61,7 @@ def load(
     except Exception as error:
         reason = one_line(error).rstrip(".")
         raise StoreError(f"{path} does not hold a sound model: {reason}. {REMEDY}") from error
+    estimator.stored = {name: value for name, value in found.items() if name not in state}
     return estimator.eval()
 
 
@@ -77,8 +82,12 @@ def _build(
         header.check(one, dim, own_embedding=embedding is not None)
     with contextlib.nullcontext() if embedding is not None else header.bounded(described):
         made = [_rebuild(one, prior, copy.deepcopy(embedding)) for one in described]
-    state = header.state
-    return Ensemble(made, state.get("fold"), state.get("out_of_fold")) if several else made[0]
+    if not several:
+        return made[0]
+    # Files of 0.1.0 have neither pool nor temperature.
+    pool = header.settings.get("pool", "mixture")
+    temperature = header.settings.get("temperature", 1.0)
+    return Ensemble(made, pool, header.state.get("fold"), temperature)
 
 
 def _rebuild(
@@ -93,9 +102,9 @@ def _rebuild(
             "the model was made with an embedding network of its own; pass "
             "load(path, embedding=...) with a network of the same architecture."
         )
-    names = ("dim", "x_shape", "hidden", *KINDS[kind].extra_names)
+    names = ("dim", "x_shape", "hidden", "linear", *KINDS[kind].extra_names)
     arguments = {name: settings[name] for name in names if name in settings}
-    return KINDS[kind](prior=prior, embedding=network, **arguments)
+    return KINDS[kind](prior=prior, embedding=network, **{**KINDS[kind].before, **arguments})
 
 
 def _fill(

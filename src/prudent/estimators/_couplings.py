@@ -22,18 +22,25 @@ from torch.nn import functional
 BOUND, SLOPE = 5.0, 1e-3
 
 
+def fits(flow: Any) -> bool:
+    """Whether all transforms of a flow are couplings with hidden layers."""
+    return all(
+        getattr(one, "passes", 0) == 2 and len(getattr(one, "hyper", ())) > 1
+        for one in flow.transform.transforms
+    )
+
+
 @torch.no_grad()
-def from_noise(flow: Any, context: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws (L, N, D) and their log-density (L, N) from standard normal noise (L, N, D).
+def inverse(flow: Any, context: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws (L, N, D) from noise of the base (L, N, D), and the log-slope (L, N) there.
 
     For ``flow = zuko.flows.NSF(features > 1, ..., passes=2)`` and context (N, C); no gradient.
     """
-    values = noise
-    log_prob = -0.5 * noise.square().sum(-1) - 0.5 * noise.shape[-1] * math.log(2 * math.pi)
+    values, log_slope = noise, torch.zeros_like(noise[..., 0])
     for transform in reversed(flow.transform.transforms):
-        values, log_slope = _coupling(transform, context, values)
-        log_prob = log_prob + log_slope
-    return values, log_prob
+        values, more = _coupling(transform, context, values)
+        log_slope = log_slope + more
+    return values, log_slope
 
 
 def _coupling(transform: Any, context: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

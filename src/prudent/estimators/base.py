@@ -4,10 +4,12 @@ Networks compute in float32, on standardized numbers. Theta itself, its draws an
 have the type of the prior: with one of float64, parameters far from zero keep their digits.
 """
 
+import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,13 +20,19 @@ from prudent._files import dump_tensors, write_atomic
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError, one_line
-from prudent.estimators.networks import Embedding, build
+from prudent.estimators._regression import Regression
+from prudent.estimators._support import Support
+from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.priors import dtype_of, to_spec
 from prudent.history import History
 
 FORMAT = 1
+# An observation of more numbers than this goes through a network, down to so many features.
+MOST_INPUTS, NUM_FEATURES = 64, 32
 # The last rows of the history are saved, members of an ensemble counted together.
 MOST_ROWS = 10_000
+# Tails of x are compressed beyond so many spreads.
+SQUASH = 3.0
 # The interquartile range of a standard normal.
 NORMAL_IQR = 1.3489795
 # Quartiles of this many numbers per component are accurate enough and cheap for any data set.
@@ -39,13 +47,14 @@ class Standardize(nn.Module):
     r"""An element-wise map fixed by data that puts numbers of any size near zero.
 
     Location and scale are the median and the interquartile range, which a few extreme simulations
-    cannot shift. Squashing, :math:`\operatorname{asinh}((x - m) / s)`, is linear near the center
-    and logarithmic in the tails, so that heavy-tailed simulators neither saturate the network nor
-    vanish in a sliver of its input. The map is one-to-one: nothing is lost or clipped.
+    cannot shift. Squashing, :math:`c \operatorname{asinh}((x - m) / cs)`, is linear near the
+    center and logarithmic in the tails, so that heavy-tailed simulators neither saturate the
+    network nor vanish in a sliver of its input. The map is one-to-one: nothing is lost or clipped.
 
     Args:
         shape: The shape of location and scale: one per component, or () for one in all.
-        squash: Whether to compress the tails with asinh.
+        squash: The distance from the center, in units of the spread, beyond which the tails are
+            compressed; 0 for never.
         dtype: The type of location and scale, in which numbers are standardized.
     """
 
@@ -53,7 +62,7 @@ class Standardize(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, shape: tuple[int, ...], *, squash: bool, dtype: torch.dtype = torch.float32
+        self, shape: tuple[int, ...], *, squash: float = 0.0, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
         self.squash = squash
@@ -82,11 +91,11 @@ class Standardize(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """The standardized values, of the same shape."""
         centered = (values - self.location) / self.scale
-        return centered.asinh() if self.squash else centered
+        return self.squash * (centered / self.squash).asinh() if self.squash else centered
 
     def inverse(self, values: Tensor) -> Tensor:
         """Back to the original units."""
-        centered = values.sinh() if self.squash else values
+        centered = self.squash * (values / self.squash).sinh() if self.squash else values
         return self.location + self.scale * centered
 
     def coarse(self, values: Tensor) -> Tensor:
@@ -108,18 +117,24 @@ class Saved(nn.Module):
     prior: Prior
     info: dict[str, Any]
     history: History
+    # What the file held beside the networks, of which `prudent.load` makes the rest.
+    stored: Mapping[str, Tensor] = MappingProxyType({})
 
     def describe(self) -> dict[str, Any]:
         """The networks in plain JSON, without their weights."""
         raise NotImplementedError
 
-    def to_bytes(self) -> bytes:
-        """The contents of the file."""
+    def to_bytes(self, more: Mapping[str, Tensor] | None = None) -> bytes:
+        """The contents of the file, with tensors of others that the estimator does not know."""
         settings = {"format": FORMAT, **self.describe(), "info": self.info}
         settings["prior"] = to_spec(self.prior)
         # Without times, so that a repetition writes the same bytes.
         settings["history"] = History(self.history[-MOST_ROWS:]).to_jsonl(times=False)
-        return dump_tensors(settings, self.state_dict())
+        return dump_tensors(settings, {**self.state_dict(), **self.more_tensors(), **(more or {})})
+
+    def more_tensors(self) -> dict[str, Tensor]:
+        """What is saved beside the weights."""
+        return {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, atomically; :func:`prudent.load` reads it."""
@@ -140,6 +155,9 @@ class NeuralEstimator(Saved):
         embedding: A network from ``(N, *x_shape)`` to (N, F), a function that makes one, the
             specification of one of ours, or None for the default of the kind.
         hidden: The widths of the hidden layers of the head, or None for the default of the kind.
+        linear: Whether the network sees what a linear regression on x leaves of theta. For that,
+            observations must be vectors without an embedding. Also, tails of x are compressed from
+            three spreads on, and not from one.
 
     Attributes:
         history: One row per epoch of training, filled by :func:`prudent.fit`; saved without times.
@@ -151,6 +169,13 @@ class NeuralEstimator(Saved):
     default_hidden: tuple[int, ...]
     # Arguments of the kind's own, which are attributes too and are saved.
     extra_names: ClassVar[tuple[str, ...]] = ()
+    # What files of version 0.1.0 do not say.
+    before: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:
+        """The arguments with which the kind has the network of the paper."""
+        raise NotImplementedError
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
@@ -163,18 +188,25 @@ class NeuralEstimator(Saved):
         x_shape: Sequence[int],
         embedding: Embedding | None = None,
         hidden: Sequence[int] | None = None,
+        *,
+        linear: bool = True,
     ) -> None:
         super().__init__()
         self.prior, self.dim, self.x_shape = prior, dim, tuple(x_shape)
         widths = self.default_hidden if hidden is None else hidden
         self.hidden = tuple(whole("hidden", width, 1) for width in widths)
         self.history, self.info = History(), {}
-        self.theta_scale = Standardize((dim,), squash=False, dtype=dtype_of(prior))
+        self.support = self.make_support()
+        self.theta_scale = Standardize((dim,), dtype=dtype_of(prior))
         # Components of a vector differ in kind; the pixels of an image do not.
         scales = self.x_shape if len(self.x_shape) == 1 else ()
-        self.x_scale = Standardize(scales, squash=True)
+        self.linear = linear
+        self.x_scale = Standardize(scales, squash=SQUASH if linear else 1.0)
         self.embedding = build(self.default_embedding() if embedding is None else embedding)
-        self.head = self.make_head(self._num_features())
+        num_features = self._num_features()
+        regressed = linear and isinstance(self.embedding, Flatten)
+        self.regression = Regression(dim, num_features) if regressed else None
+        self.head = self.make_head(num_features)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -182,8 +214,15 @@ class NeuralEstimator(Saved):
         return self.theta_scale.location.dtype
 
     def default_embedding(self) -> dict[str, Any]:
-        """The specification of the embedding used when none is given."""
-        raise NotImplementedError
+        """The observation itself, or what a network makes of one of many numbers."""
+        number = math.prod(self.x_shape)
+        if number <= MOST_INPUTS:
+            return {"kind": "flatten"}
+        return {"kind": "flatten_mlp", "inputs": number, "outputs": NUM_FEATURES}
+
+    def make_support(self) -> Support:
+        """The coordinates that the network sees, which are theta itself by default."""
+        return Support(None, self.dim)
 
     def make_head(self, num_features: int) -> nn.Module:
         """The part of the network that sees theta."""
@@ -215,15 +254,42 @@ class NeuralEstimator(Saved):
                 f"`x` spans more than float32 holds: from {float(x.min()):.1e} to "
                 f"{float(x.max()):.1e}. Divide it by a constant."
             )
-        self.theta_scale.adapt(theta)
-        self.x_scale.adapt(x)
         self._check_digits(theta, x)
+        values, _ = self.support(theta.to(self.dtype))
+        self.theta_scale.adapt(values)
+        self.x_scale.adapt(x)
+        if self.regression is not None:
+            features = self.embedding(self.x_scale(x))
+            self.regression.adapt(self.theta_scale(values), features)
+
+    def standard(self, theta: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Theta (..., N, D) as the network sees it, and the log of its volume there, (..., N)."""
+        values, log_volume = self.support(theta)
+        standard = self.theta_scale(values).to(features)
+        log_volume = log_volume - self.theta_scale.log_scale()
+        if self.regression is None:
+            return standard, log_volume
+        return self.regression(standard, features), log_volume - self.regression.log_scale()
+
+    def original(self, standard: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The inverse of :meth:`standard`: theta, and the log of the volume of what it comes from.
+
+        That is taken where theta comes from, as theta itself may have been rounded to an edge.
+        """
+        log_volume = -self.theta_scale.log_scale()
+        if self.regression is not None:
+            standard = self.regression.inverse(standard, features)
+            log_volume = log_volume - self.regression.log_scale()
+        values = self.theta_scale.inverse(standard)
+        return self.support.inverse(values), log_volume + self.support.log_volume(values)
 
     def _check_digits(self, theta: Tensor, x: Tensor) -> None:
         """Refuse theta that float32 cannot hold, and warn of such components of x."""
         remedy = "or pass theta and a prior of float64"
-        center, spread = self.theta_scale.location, self.theta_scale.scale
-        if bool((lost := self.theta_scale.coarse(theta)).any()):
+        raw = Standardize((self.dim,), dtype=self.dtype)
+        raw.adapt(theta)
+        center, spread = raw.location, raw.scale
+        if bool((lost := raw.coarse(theta)).any()):
             raise DataError(
                 f"`theta` lies around {float(center[lost][0]):.8g} with a spread of "
                 f"{float(spread[lost][0]):.2g}, less than float32 resolves there. Subtract a "
@@ -237,7 +303,9 @@ class NeuralEstimator(Saved):
             )
         if self.x_scale.scale.ndim == 0:  # one for all pixels
             return
-        lost = self.x_scale.coarse(x) & (x != x[0]).any(dim=0)
+        raw = Standardize(self.x_shape)
+        raw.adapt(x)
+        lost = raw.coarse(x) & (x != x[0]).any(dim=0)
         if bool(lost.any()):
             places = ", ".join(map(str, lost.nonzero()[:8, 0].tolist()))
             warnings.warn(
@@ -272,6 +340,7 @@ class NeuralEstimator(Saved):
             "x_shape": list(self.x_shape),
             "hidden": list(self.hidden),
             "embedding": getattr(self.embedding, "spec", None),
+            "linear": self.linear,
             **{name: getattr(self, name) for name in self.extra_names},
         }
 

@@ -1,95 +1,328 @@
-r"""Several estimators as one: the average of their posteriors.
+r"""Several estimators as one: the pool of their posteriors, and its temperature.
 
-For K members the density is :math:`\frac1K \sum_k q_k(\theta \mid x)`, computed as a log-sum-exp
-minus :math:`\ln K`. Ratios are averaged in the same way before they meet the prior. Averages of
-over-confident members are wider than each of them where the members disagree.
+There are two ways to pool the densities of K members:
+
+- ``mixture``: their average, :math:`\frac1K \sum_k q_k(\theta \mid x)`. It is as wide as the
+  members together: where they disagree, each keeps its place.
+- ``log``: the average of their logarithms, :math:`\exp \frac1K \sum_k \log q_k(\theta \mid x)`.
+  It keeps what the members agree on, and is the sharper one.
+
+At temperature T the log of posterior over prior is divided by T, so that with :math:`a = 1 / T`
+the density of a pool q and a prior p is
+
+.. math:: g(\theta) = q(\theta \mid x)^a \, p(\theta)^{1 - a} .
+
+Above one the posterior is wider, and ends as the prior, not at its edges. Ratios, which are pooled
+in the same way, need no more than that. The density of flows has to be divided by the integral of
+g: that is the mean of weights of draws, which come from the members, widened like the posterior,
+and from the prior.
+
+By the inequality of the means, g is nowhere above :math:`a \bar q + (1 - a) p`, the average of all
+members and the prior, if T is at least one. So draws of that average, each kept with the
+probability that the quotient says, are exact draws.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from prudent._arrays import as_shape
+from prudent._choices import POOLS
+from prudent._randomness import even_noise, seeded
+from prudent._settings import positive
 from prudent.contracts import Prior, Shape
-from prudent.errors import InputError
-from prudent.estimators.base import NeuralEstimator, Saved
+from prudent.coverage.alpha import effective_size
+from prudent.errors import InputError, unknown_name
+from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
+from prudent.estimators.importance import SamplingReport, chosen_draws
 from prudent.estimators.nre import RatioPosterior
-from prudent.estimators.sampling import draw
+from prudent.estimators.priors import log_prior
 from prudent.history import History
 
+# The integral is the mean of rounds with so many draws of each member; rounds are added, up to so
+# many, until its relative error is this small.
+DRAWS_PER_ROUND, LEAST_ROUNDS, MOST_ROUNDS, TOLERANCE = 64, 3, 48, 0.003
+# The share of draws that come from the prior, where the temperature is not one.
+PRIOR_SHARE = 0.25
+# Observations whose integral is found at a time.
+ROWS = 256
+# Rejection is given up after so many rounds, and not tried if less than this share is kept.
+MOST_TRIES, LEAST_KEPT = 100, 0.02
+# Weighted draws among which one is chosen, where rejection is not possible.
+NUM_CANDIDATES = 8
+# The names of the tensors of an out-of-fold diagnosis begin with this.
+OUT_OF_FOLD = "out_of_fold."
 
-class EnsemblePosterior(RatioPosterior):
-    """The average of the members' posteriors for N observations.
 
-    Attributes:
-        sampling: The report of the last :meth:`sample` from ratios, None before.
+def log_pool(values: Tensor, pool: str) -> Tensor:
+    """The pool of log-densities (K, ...) as (...); for ``log`` without its normalization."""
+    if pool == "log":
+        return values.mean(dim=0)
+    return values.logsumexp(dim=0) - math.log(len(values))
+
+
+def tempered(estimator: "NeuralEstimator | Ensemble", temperature: float) -> "Ensemble":
+    """The estimator at another temperature: above one its posteriors are wider, else narrower.
+
+    The weights are shared.
     """
+    if not isinstance(estimator, Ensemble):
+        other = Ensemble([estimator], temperature=temperature)
+    else:
+        warmth = estimator.temperature * temperature
+        other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth)
+    other.info, other.history = estimator.info, estimator.history
+    return other.train(estimator.training)
+
+
+class _Pooled(NeuralPosterior):
+    """The posteriors of the members for N observations."""
 
     def __init__(self, estimator: "Ensemble", parts: Sequence[Any]) -> None:
         super().__init__(estimator, parts[0].features)
         self.parts = parts
 
-    def log_ratio(self, theta: Any) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        return _log_mean([part.log_ratio(theta) for part in self.parts])
-
-    def log_prob(self, theta: Any) -> Tensor:
-        """Log-density at ``theta`` (..., N, D), as (..., N); for ratios unnormalized."""
-        theta = self._theta(theta)
-        if not self.estimator.normalized:
-            return super().log_prob(theta)
-        return _log_mean([part.log_prob(theta) for part in self.parts])
-
-    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; for ratios by a ``method`` as of ``sampling.draw``."""
-        if not self.estimator.normalized:
-            prior = self.estimator.prior
-            draws, self.sampling = draw(self, prior, sample_shape, method, like=self._like)
-            return draws
-        # Each draw comes from a member chosen at random.
-        shape = as_shape(sample_shape)
-        drawn = torch.stack([part.sample(shape) for part in self.parts])
-        choice = torch.randint(len(self.parts), (1, *shape, len(self), 1)).to(drawn.device)
-        return drawn.take_along_dim(choice, dim=0).squeeze(0)
+    def _each(self, name: str, theta: Tensor) -> Tensor:
+        """A quantity of theta (..., N, D) under each member, (K, ..., N)."""
+        return torch.stack([getattr(part, name)(theta) for part in self.parts])
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""
         return type(self)(self.estimator, [part.rows(index) for part in self.parts])
 
 
-def _log_mean(values: list[Tensor]) -> Tensor:
-    return torch.stack(values).logsumexp(dim=0) - math.log(len(values))
+class RatioEnsemblePosterior(_Pooled, RatioPosterior):
+    """The pool of ratios for N observations, times the prior; unnormalized."""
+
+    def log_ratio(self, theta: Any) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        pooled = log_pool(self._each("log_ratio", self._theta(theta)), self.estimator.pool)
+        value: Tensor = pooled / self.estimator.temperature
+        return value
+
+
+class FlowEnsemblePosterior(_Pooled):
+    """The pool of flows for N observations, normalized.
+
+    Attributes:
+        sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
+    """
+
+    sampling: SamplingReport | None = None
+
+    def __init__(self, estimator: "Ensemble", parts: Sequence[Any], *, raw: bool = False) -> None:
+        super().__init__(estimator, parts)
+        # Whether the normalization is left to the caller.
+        self.raw = raw or (estimator.pool == "mixture" and estimator.temperature == 1)
+
+    def unnormalized(self) -> Self:
+        """The same posteriors without the search for their normalization."""
+        return type(self)(self.estimator, self.parts, raw=True)
+
+    def log_prob(self, theta: Any) -> Tensor:
+        """Log-density at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
+        value = self._density(theta, self._each("log_prob", theta))
+        return value if self.raw else value - self.log_norm
+
+    def log_ratio(self, theta: Any) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
+        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+
+    def _density(self, theta: Tensor, values: Tensor) -> Tensor:
+        """The log of g at theta, from the log-densities of the members (K, ..., N)."""
+        pooled, share = log_pool(values, self.estimator.pool), 1 / self.estimator.temperature
+        if share == 1:
+            return pooled
+        known = log_prior(self.estimator.prior, theta)
+        # Minus infinity stays what it is, also for shares above one.
+        value: Tensor = share * pooled + (1 - share) * known.masked_fill(known == -torch.inf, 0.0)
+        return value.masked_fill(known == -torch.inf, -torch.inf)
+
+    @cached_property
+    def log_norm(self) -> Tensor:
+        """The log of the integral of g for each observation, (N,).
+
+        It is found from even draws that are the same for every observation, so that a density does
+        not depend on what else is in the batch.
+        """
+        starts = range(0, len(self), ROWS)
+        return torch.cat([self.rows(slice(i, i + ROWS))._find_log_norm() for i in starts])
+
+    @torch.no_grad()
+    def _find_log_norm(self) -> Tensor:
+        rows = torch.arange(len(self))
+        # The sums over rounds of one, of the integral and of its square, in units of the first.
+        sums = torch.zeros(3, len(self), dtype=torch.float64)
+        unit = torch.zeros(len(self), dtype=torch.float64)
+        number = DRAWS_PER_ROUND * len(self.parts)
+        for index in range(MOST_ROUNDS):
+            some = self.rows(rows.to(self.features.device)).unnormalized()
+            with seeded(index, "pool"):
+                noise = even_noise(number, 1, self.estimator.dim).expand(-1, len(rows), -1)
+                known = self._prior_draws(number, 1).expand(-1, len(rows), -1)
+            _, density, proposal = some._weighted(noise, known)
+            log_mean = (density - proposal).double().logsumexp(dim=0).cpu() - math.log(number)
+            unit = log_mean if index == 0 else unit
+            value = (log_mean - unit[rows]).exp()
+            sums[:, rows] += torch.stack((torch.ones_like(value), value, value.square()))
+            mean, square = sums[1] / sums[0], sums[2] / sums[0]
+            error = ((square - mean.square()).clamp(min=0) / sums[0]).sqrt()
+            if index + 1 >= LEAST_ROUNDS:
+                rows = (error > TOLERANCE * mean).nonzero().squeeze(1)
+            if len(rows) == 0:
+                break
+        found: Tensor = unit + (sums[1] / sums[0]).log()
+        return found.to(self.features.device, self.estimator.dtype)
+
+    @torch.no_grad()
+    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Standard normal noise (L, N, D) as draws of members in turn, and some of the prior.
+
+        Returns:
+            The draws (L, N, D), their log-density, and that of what drew them, (L, N) each.
+        """
+        return self._weighted(noise, self._prior_draws(len(noise), len(self)))
+
+    def _prior_draws(self, number: int, num_rows: int) -> Tensor:
+        """The draws of the prior among so many draws, (P, N, D): none at temperature one."""
+        share = 0.0 if self.estimator.temperature == 1 else PRIOR_SHARE
+        draws: Tensor = self.estimator.prior.sample((round(share * number), num_rows))
+        return draws
+
+    def _weighted(self, noise: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What :meth:`from_noise` returns, where draws of the prior take the place of noise."""
+        spread, prior = self.estimator.temperature**0.5, self.estimator.prior
+        pieces = noise[len(known) :].tensor_split(len(self.parts))
+        made = [
+            part.from_noise(piece, spread)[0]
+            for part, piece in zip(self.parts, pieces, strict=True)
+        ]
+        theta = torch.cat((known.to(made[0]), *made))
+        both = [part.log_prob_and_wide(theta, spread) for part in self.parts]
+        each, wide = (torch.stack(values) for values in zip(*both, strict=True))
+        counts = torch.tensor([len(piece) for piece in pieces]).to(wide)
+        proposals = [(counts / len(noise)).log()[:, None, None] + wide]
+        if len(known):
+            share = math.log(len(known) / len(noise))
+            proposals.append((log_prior(prior, theta) + share).unsqueeze(0))
+        value = self._density(theta, each)
+        value = value if self.raw else value - self.log_norm
+        return theta, value, torch.cat(proposals).logsumexp(dim=0)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
+        """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
+        shape = as_shape(sample_shape)
+        number = torch.Size(shape).numel()
+        if self.estimator.pool == "mixture" and self.estimator.temperature == 1:
+            draws = self._mixture_sample(number)
+        else:
+            draws, self.sampling = self._rejection(number)
+        return draws.reshape(*shape, *draws.shape[1:])
+
+    def _mixture_sample(self, number: int) -> Tensor:
+        """Draws (number, N, D), each from a member chosen at random."""
+        choice = torch.randint(len(self.parts), (number, len(self)))
+        # The place of each draw among those of the same member, so that no member draws in vain.
+        counts = one_hot(choice, len(self.parts)).cumsum(dim=0)
+        place = counts.gather(-1, choice.unsqueeze(-1)).squeeze(-1) - 1
+        most = int(counts.max()) if number else 0
+        drawn = torch.stack([part.sample((most,)) for part in self.parts])
+        return drawn[choice, place, torch.arange(len(self))]
+
+    def _candidates(self, number: int) -> tuple[Tensor, Tensor]:
+        """Draws (number, N, D) of members and prior, and the log of the share of each to keep."""
+        share, prior = min(1.0, 1 / self.estimator.temperature), self.estimator.prior
+        theta = self._mixture_sample(number)
+        chosen = torch.rand(number, len(self), 1) < share
+        theta = torch.where(
+            chosen.to(theta.device), theta, prior.sample(chosen.shape[:2]).to(theta)
+        )
+        each = self._each("log_prob", theta)
+        above = log_pool(each, "mixture") + math.log(share)
+        if share < 1:
+            above = torch.logaddexp(above, log_prior(prior, theta) + math.log(1 - share))
+        return theta.cpu(), (self._density(theta, each) - above).nan_to_num(nan=-torch.inf).cpu()
+
+    def _rejection(self, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, N, D), of which those that are kept are exact."""
+        kept = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
+        count = torch.zeros(len(self), dtype=torch.long)
+        acceptance = self.log_norm.exp().cpu()
+        # Below one nothing is known that is nowhere less than the density.
+        count[(acceptance < LEAST_KEPT) | (self.estimator.temperature < 1)] = number
+        worth = torch.where(count == number, 0.0, float(number))
+        for _ in range(MOST_TRIES):
+            rows = (count < number).nonzero().squeeze(1)
+            if len(rows) == 0:
+                break
+            some = self.rows(rows.to(self.features.device))
+            theta, log_share = some._candidates(max(number, DRAWS_PER_ROUND))
+            keep = torch.rand_like(log_share).log() < log_share
+            place = keep.cumsum(dim=0) - 1 + count[rows]
+            keep &= place < number
+            kept[place[keep], rows.expand(len(theta), -1)[keep]] = theta[keep]
+            count[rows] += keep.sum(dim=0)
+        left = ((worth == 0) | (count < number)).nonzero().squeeze(1)
+        if len(left):
+            some = self.rows(left.to(self.features.device)).unnormalized()
+            kept[:, left], worth[left] = some._resampled(number)
+        report = SamplingReport("rejection", number, worth, acceptance=float(acceptance.mean()))
+        return kept.to(self.features.device), report
+
+    def _resampled(self, number: int) -> tuple[Tensor, Tensor]:
+        """Draws (number, N, D) chosen from weighted ones, and the number that they are worth."""
+        noise = torch.randn(
+            NUM_CANDIDATES * max(number, DRAWS_PER_ROUND), len(self), self.estimator.dim
+        )
+        theta, density, proposal = (value.cpu() for value in self.from_noise(noise))
+        weight = (density - proposal).double().softmax(dim=0)
+        return chosen_draws(theta, weight, number), effective_size(weight).clamp(
+            max=number
+        ).float()
 
 
 class Ensemble(Saved):
-    """The average of estimators of one kind, itself an estimator.
+    """The pool of estimators of one kind, itself an estimator.
 
     Args:
         members: The estimators, with the same prior and shapes.
-        fold: For cross-fitted members, the member that did not train on each pair, (N,).
-        out_of_fold: The log-density of each pair under that member, (N,): what the ensemble says
-            of pairs it has not seen, for later calibration.
+        pool: The way to pool their densities: ``mixture`` or ``log``.
+        fold: For cross-fitted members, the members that did not train on each pair, (R, N).
+        temperature: The number by which the log of posterior over prior is divided; see
+            :func:`prudent.recalibrate`.
 
     Attributes:
         history: The rows of all members, each with its ``member``; saved without times.
         info: The record of the training, in plain JSON; saved with the ensemble.
+        out_of_fold: The diagnosis of cross-fitted members by the pairs that they did not train on,
+            None without; saved with the ensemble.
     """
 
     kind = "ensemble"
+    fold: Tensor | None
+    out_of_fold: Any = None
 
     def __init__(
         self,
         members: Sequence[NeuralEstimator],
+        pool: str = "mixture",
         fold: Tensor | None = None,
-        out_of_fold: Tensor | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        self.temperature = positive("temperature", temperature)
         if not members:
             raise InputError("an ensemble needs at least one member.")
+        if pool not in POOLS:
+            raise unknown_name("pool", pool, POOLS)
         shapes = {(member.kind, member.dim, member.x_shape) for member in members}
         if len(shapes) > 1:
             raise InputError(
@@ -97,8 +330,9 @@ class Ensemble(Saved):
                 "parameters, shape of x)."
             )
         self.members = nn.ModuleList(members)
+        self.training = any(member.training for member in members)
+        self.pool = pool
         self.register_buffer("fold", fold)
-        self.register_buffer("out_of_fold", out_of_fold)
         first = members[0]
         self.prior: Prior = first.prior
         self.dim, self.x_shape, self.normalized = first.dim, first.x_shape, first.normalized
@@ -113,13 +347,21 @@ class Ensemble(Saved):
     def __iter__(self) -> Iterator[NeuralEstimator]:
         return iter(self.members)  # type: ignore[arg-type]
 
-    def forward(self, x: Any) -> EnsemblePosterior:
+    def forward(self, x: Any) -> RatioEnsemblePosterior | FlowEnsemblePosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
-        return EnsemblePosterior(self, [member(x) for member in self.members])
+        kind = FlowEnsemblePosterior if self.normalized else RatioEnsemblePosterior
+        return kind(self, [member(x) for member in self.members])
 
     def describe(self) -> dict[str, Any]:
         """The networks of the members in plain JSON, without their weights."""
-        return {"kind": self.kind, "members": [member.describe() for member in self]}
+        members = [member.describe() for member in self]
+        own = {"pool": self.pool, "temperature": self.temperature}
+        return {"kind": self.kind, **own, "members": members}
+
+    def more_tensors(self) -> dict[str, Tensor]:
+        """The out-of-fold diagnosis."""
+        found = {} if self.out_of_fold is None else self.out_of_fold.tensors()
+        return {OUT_OF_FOLD + name: value for name, value in found.items()}
 
     def __repr__(self) -> str:
         method = self.info.get("method", self.members[0].kind)

@@ -1,10 +1,13 @@
-"""Neural posterior estimation: a conditional normalizing flow over theta.
+r"""Neural posterior estimation: a conditional normalizing flow over theta.
 
-The flow is zuko's neural spline flow in coupling form, on standardized theta; densities are in
-the original units. Its support is the whole space: it can leak outside a bounded prior.
+The flow is zuko's neural spline flow on standardized coordinates of theta; densities are in the
+original units. The coordinates are those of the prior's support, in which it has no edges, so that
+the flow lives inside the prior and is normalized there. The paper's flow does without them: its
+support is the whole space, and it leaks outside a bounded prior.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,18 +18,19 @@ from prudent._arrays import as_shape
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators import _couplings
+from prudent.estimators._support import Support
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.priors import log_prior
 
-NUM_TRANSFORMS = 3
-NUM_BINS = 10
-NUM_CONTEXT = 10
+NUM_TRANSFORMS = 2
 # Draws of each observation by which our splines are compared with zuko's.
 NUM_COMPARED = 2
+# The flow of the paper and of version 0.1.0.
+PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linear": False}
 
 
 class FlowPosterior(NeuralPosterior):
-    """A flow conditioned on N observations; normalized over the whole space."""
+    """A flow conditioned on N observations, normalized."""
 
     def _flow(self) -> zuko.distributions.NormalizingFlow:
         flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
@@ -34,10 +38,20 @@ class FlowPosterior(NeuralPosterior):
 
     def log_prob(self, theta: Any) -> Tensor:
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
-        scale, theta = self.estimator.theta_scale, self._theta(theta)
-        found = self._flow().log_prob(scale(theta).to(self.features))
-        value: Tensor = found.to(theta.dtype) - scale.log_scale()
+        theta = self._theta(theta)
+        standard, log_volume = self.estimator.standard(theta, self.features)
+        value: Tensor = self._flow().log_prob(standard).to(theta.dtype) + log_volume
         return value
+
+    def log_prob_and_wide(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
+        """Log-densities at ``theta``, and those of the draws that noise times a spread makes."""
+        standard, log_volume = self.estimator.standard(theta, self.features)
+        flow = self._flow()
+        noise, log_slope = flow.transform.call_and_ladj(standard)
+        both = [flow.base.log_prob(noise), flow.base.log_prob(noise / spread)]
+        both[1] = both[1] - noise.shape[-1] * math.log(spread)
+        one, wide = ((value + log_slope).to(theta.dtype) + log_volume for value in both)
+        return one, wide
 
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
@@ -47,7 +61,7 @@ class FlowPosterior(NeuralPosterior):
     def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
         draws = self._flow().rsample(torch.Size(as_shape(sample_shape)))
-        theta: Tensor = self.estimator.theta_scale.inverse(draws)
+        theta: Tensor = self.estimator.original(draws, self.features)[0]
         return theta
 
     @torch.no_grad()
@@ -62,53 +76,90 @@ class FlowPosterior(NeuralPosterior):
         return self._unscaled(*self._flow().rsample_and_log_prob(shape))
 
     @torch.no_grad()
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Standard normal noise (L, N, D) as draws, with their log-density (L, N)."""
-        flow, noise = self._flow(), noise.to(self.features)
-        if self.estimator.dim > 1 and self.estimator.hidden:
-            draws, log_prob = _couplings.from_noise(self.estimator.head, self.features, noise)
-            some = flow.log_prob(draws[:NUM_COMPARED])
+    def from_noise(self, noise: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+        """Standard normal noise (L, N, D), times a spread, as draws.
+
+        Returns:
+            The draws (L, N, D), their log-density, and that of what drew them, (L, N) each. It is
+            the same for a spread of one; a larger one draws from a wider distribution.
+        """
+        wide = spread * noise.to(self.features)
+        theta, log_prob = self._unscaled(*self._inverse(self._flow(), wide))
+        size = (wide.square() - noise.to(wide).square()).sum(dim=-1) / 2
+        log_proposal = log_prob + size.to(log_prob) - noise.shape[-1] * math.log(spread)
+        return theta, log_prob, log_proposal
+
+    def _inverse(self, flow: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardized draws from noise of the base, and their log-density."""
+        log_base, head = flow.base.log_prob(noise), self.estimator.head
+        if _couplings.fits(head):
+            draws, log_slope = _couplings.inverse(head, self.features, noise)
+            some, log_prob = flow.log_prob(draws[:NUM_COMPARED]), log_base + log_slope
             if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
-                return self._unscaled(draws, log_prob)
+                return draws, log_prob
         draws, log_volume = flow.transform.inv.call_and_ladj(noise)
-        return self._unscaled(draws, flow.base.log_prob(noise) - log_volume)
+        return draws, log_base - log_volume
 
     def _unscaled(self, draws: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws and their log-density, in the units of theta."""
-        scale = self.estimator.theta_scale
-        return scale.inverse(draws), log_prob.to(self.estimator.dtype) - scale.log_scale()
+        theta, log_volume = self.estimator.original(draws, self.features)
+        return theta, log_prob.to(self.estimator.dtype) + log_volume
 
 
 class FlowEstimator(NeuralEstimator):
-    """A spline flow of coupling transforms, conditioned on embedded x.
+    """A spline flow, conditioned on embedded x.
 
     It takes the arguments of :class:`NeuralEstimator`, where ``hidden`` holds the widths of the
-    hidden layers of each transform's network, and the number of ``transforms``: the paper has
-    three, and one for a single parameter.
+    hidden layers of each transform's network.
+
+    Args:
+        *arguments: See :class:`NeuralEstimator`.
+        transforms: The number of transforms, each a spline of every parameter.
+        bins: The number of pieces of a spline.
+        coupling: Whether a transform lets half of the parameters depend on the other half, and
+            not each on all before it; the same for two parameters, faster to draw from for many.
+        bounded: Whether the flow lives inside the prior's support.
+        **keywords: See :class:`NeuralEstimator`.
     """
 
     kind = "npe"
     normalized = True
-    default_hidden = (64, 64)
-    extra_names = ("transforms",)
+    default_hidden = (128,) * 4
+    extra_names = ("transforms", "bins", "coupling", "bounded")
+    before = PAPER
 
-    def __init__(self, *arguments: Any, transforms: int = NUM_TRANSFORMS, **keywords: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        transforms: int = NUM_TRANSFORMS,
+        bins: int = 8,
+        coupling: bool = False,
+        bounded: bool = True,
+        **keywords: Any,
+    ) -> None:
         self.transforms = whole("transforms", transforms, 1)  # before the head is made
+        self.bins, self.coupling, self.bounded = whole("bins", bins, 2), coupling, bounded
         super().__init__(*arguments, **keywords)
 
-    def default_embedding(self) -> dict[str, Any]:
-        """Three hidden layers of 64 down to ten numbers, as in the paper."""
-        return {"kind": "flatten_mlp", "inputs": math.prod(self.x_shape), "outputs": NUM_CONTEXT}
+    @classmethod
+    def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:
+        """The paper's flow: three couplings; x goes through three layers down to ten numbers."""
+        embedding = {"kind": "flatten_mlp", "inputs": math.prod(x_shape), "outputs": 10}
+        return {**PAPER, "hidden": [64, 64], "embedding": embedding}
+
+    def make_support(self) -> Support:
+        """The prior's support, or the whole space."""
+        return Support(self.prior if self.bounded else None, self.dim)
 
     def make_head(self, num_features: int) -> nn.Module:
         """The flow."""
         flow: nn.Module = zuko.flows.NSF(
             features=self.dim,
             context=num_features,
-            bins=NUM_BINS,
+            bins=self.bins,
             transforms=self.transforms,
             hidden_features=self.hidden,
-            passes=2 if self.dim > 1 else None,
+            passes=2 if self.coupling and self.dim > 1 else None,
         )
         return flow
 

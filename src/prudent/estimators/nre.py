@@ -4,16 +4,21 @@ Its logit converges to :math:`\log r(\theta, x) = \log p(\theta \mid x) - \log p
 the posterior is the prior times the ratio. The product is only approximately normalized.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from prudent.contracts import Shape
+from prudent.estimators._support import Support
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import draw
+
+# The classifier of the paper and of version 0.1.0 sees theta itself.
+PAPER = {"bounded": False, "linear": False}
 
 
 class RatioPosterior(NeuralPosterior):
@@ -32,7 +37,7 @@ class RatioPosterior(NeuralPosterior):
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
-        standard = self.estimator.theta_scale(theta).to(self.features)
+        standard, _ = self.estimator.standard(theta, self.features)
         logit: Tensor = self.estimator.head(standard, self.features)
         return logit.squeeze(-1).to(theta.dtype)
 
@@ -53,18 +58,35 @@ class RatioPosterior(NeuralPosterior):
 
 
 class RatioEstimator(NeuralEstimator):
-    """The log ratio as a network of standardized theta and embedded x.
+    """The log ratio as a network of standardized theta and embedded x, with SELU.
 
-    The head is the paper's: six hidden layers of 256 with SELU.
+    It takes the arguments of :class:`NeuralEstimator`, where ``hidden`` holds the widths of the
+    hidden layers.
+
+    Args:
+        *arguments: See :class:`NeuralEstimator`.
+        bounded: Whether theta is seen in coordinates in which the prior's support has no edges.
+        **keywords: See :class:`NeuralEstimator`.
     """
 
     kind = "nre"
     normalized = False
-    default_hidden = (256,) * 6
+    default_hidden = (256,) * 4
+    extra_names = ("bounded",)
+    before = PAPER
 
-    def default_embedding(self) -> dict[str, Any]:
-        """The observation itself."""
-        return {"kind": "flatten"}
+    def __init__(self, *arguments: Any, bounded: bool = True, **keywords: Any) -> None:
+        self.bounded = bounded  # before the rest is made
+        super().__init__(*arguments, **keywords)
+
+    @classmethod
+    def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:
+        """The paper's classifier: six hidden layers of 256 with SELU on theta and x."""
+        return {**PAPER, "hidden": [256] * 6, "embedding": {"kind": "flatten"}}
+
+    def make_support(self) -> Support:
+        """The prior's support, or the whole space."""
+        return Support(self.prior if self.bounded else None, self.dim)
 
     def make_head(self, num_features: int) -> nn.Module:
         """Layers on theta and features."""

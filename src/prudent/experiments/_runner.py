@@ -211,8 +211,9 @@ class View:
             self.running.discard(identity)
         elif "validation_loss" in row:
             self.num_epochs += 1
-            training = self.configs[identity].training
-            share = self.shares[identity] + TRAINING_SHARE / (training.epochs * training.members)
+            config = self.configs[identity]
+            epochs = config.training.epochs * config.num_networks
+            share = self.shares[identity] + TRAINING_SHARE / epochs
             self.shares[identity] = min(TRAINING_SHARE, share)
         if event in ("done", "failed"):
             self.states[event] += 1

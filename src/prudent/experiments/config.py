@@ -14,7 +14,7 @@ from prudent._settings import Setting, check, documented, setting, settings_of, 
 from prudent.errors import InputError, StoreError
 from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
 from prudent.training import methods
-from prudent.training.options import PRESET, Options
+from prudent.training.options import BEFORE_3, PRESET, SINCE_3, Options
 
 # Coverage by region takes two halves with two regions each.
 THOROUGH_PAIRS = 120
@@ -57,7 +57,9 @@ class RunConfig:
                 f"the run has format {self.format}, this version reads formats up to {FORMAT}. "
                 "Upgrade prudent."
             )
-        methods.get(self.method).weights(self.training.weight)
+        method = methods.get(self.method)
+        object.__setattr__(self, "training", method.resolve(self.training))
+        method.weights(self.training.weight)
         if self.thorough and self.num_test < THOROUGH_PAIRS:
             raise InputError(
                 f"`num_test` is {self.num_test}; a thorough run needs {THOROUGH_PAIRS} or more."
@@ -65,9 +67,19 @@ class RunConfig:
         if not isinstance(self.training.proposal, str):
             raise InputError("a stored run can only have a proposal with a name, such as prior.")
 
+    @property
+    def num_networks(self) -> int:
+        """How many networks the run trains: its members, anew for each cut into folds."""
+        members = self.training.members or 1
+        crossed = members > 1 and self.training.ensemble == "folds"
+        return members * (self.training.repetitions if crossed else 1)
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        return {**to_dict(self), "training": self.training.to_dict()}
+        """Everything, as JSON can hold it; a run of an older version has the keys of its time."""
+        training = self.training.to_dict()
+        if self.format < FORMAT:
+            training = {key: value for key, value in training.items() if key not in SINCE_3}
+        return {**to_dict(self), "training": training}
 
     def flat(self) -> dict[str, Any]:
         """All settings in one level, those of the training beside those of the run."""
@@ -100,7 +112,8 @@ class RunConfig:
     def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
         """A run from known keys, those of the training with ``training.`` before them."""
         run = nest(flat)
-        return cls(**{**run, "training": Options.of(**run.get("training", {}))})
+        older = BEFORE_3 if run.get("format", FORMAT) < FORMAT else {}
+        return cls(**{**run, "training": Options.of(**{**older, **run.get("training", {})})})
 
     @cached_property
     def identity(self) -> str:

@@ -45,19 +45,20 @@ def seconds(config: RunConfig) -> float:
     if method.regularizer == "coverage":
         draws = (cost["coverage"] - cost["step"]) * training.num_samples / 16
         step = cost["step"] + max(draws, 0.0) * training.fraction
-    steps = max(1, int(config.budget * (1 - training.validation_fraction)) // training.batch_size)
+    num_pairs = int(config.budget * (1 - training.validation_fraction))
+    batch_size = training.pairs_per_step(num_pairs)
+    steps = max(1, num_pairs // batch_size)
     # Small batches cost nearly as much as large ones.
-    step *= max(0.5, training.batch_size / 128)
+    step *= max(0.5, batch_size / 128)
     simulate = cost["simulate"] * (config.budget + config.num_test) / 1000
     diagnose = cost["diagnose"] * config.num_test / 1000
-    return (
-        START_SECONDS + simulate + training.members * (training.epochs * steps * step + diagnose)
-    )
+    one_network = training.epochs * steps * step + diagnose
+    return START_SECONDS + simulate + config.num_networks * one_network
 
 
 def disk_bytes(configs: Sequence[RunConfig], workers: int) -> int:
     """The space that runs take on disk: simulations once, two checkpoints of each at work."""
-    sizes = sorted(_cost(c)["megabytes"] * c.training.members for c in configs)
+    sizes = sorted(_cost(c)["megabytes"] * c.num_networks for c in configs)
     # A checkpoint holds the weights, the best ones, and two moments of each.
     at_work = sum(8 * size for size in sizes[-workers:])
     shared = (c.budget * _cost(c)["row_bytes"] for c in largest(configs).values())

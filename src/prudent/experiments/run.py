@@ -22,16 +22,16 @@ from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError
-from prudent.estimators import load
 from prudent.estimators.priors import log_prior
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
+from prudent.experiments.loading import load
 from prudent.experiments.store import Run
 from prudent.history import History
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
-from prudent.training.fitting import fit
+from prudent.training.fitting import fit, networks_of
 from prudent.version import __version__
 
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
@@ -98,7 +98,8 @@ def _train_and_diagnose(
         inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
         times.append(time.perf_counter())
-        networks = problem.networks.get(methods.get(config.method).family, {})
+        family = methods.get(config.method).family
+        networks = networks_of(problem, family, config.training.networks)
         estimator = fit(
             inputs.training,
             prior=problem.prior,

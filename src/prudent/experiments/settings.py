@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError
+from prudent.training.options import BEFORE_3
 
-#: Since format 2 the pairs of a budget are the first of one sequence per problem and seed.
-FORMAT = 2
-FORMATS = (1, FORMAT)
+#: Since format 2 the pairs of a budget are the first of one sequence per problem and seed; since
+#: format 3 networks and defaults are chosen by measurement, and those of the paper are a preset.
+FORMAT = 3
+FORMATS = (1, 2, FORMAT)
 MOST_SHOWN = 10
 LARGEST_FILE = 2**18
 DEEPEST = 16
@@ -24,7 +26,10 @@ LONG_KEY = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_DOT
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a TOML file, or in the ``config.json`` of a run."""
+    """The settings in a TOML file, or in the ``config.json`` of a run.
+
+    A config of an older version keeps the defaults of its time; a stored sweep says its format.
+    """
     kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     text = _read_text(path)
     if kind == "TOML" and (found := LONG_KEY.search(text)):
@@ -40,8 +45,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid {kind}: {error}.") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} does not hold a table of settings.")
-    if values.pop("format", FORMAT) not in FORMATS:
+    version = values.pop("format", FORMAT)
+    if version not in FORMATS:
         raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
+    training = values.get("training", {})
+    if version < FORMAT and "runs" not in values and isinstance(training, dict):
+        values["training"] = {**BEFORE_3, **training}
     return dict(values)
 
 

@@ -6,6 +6,7 @@ an interrupted training ends with the same bits as an undisturbed one.
 """
 
 import contextlib
+import copy
 import logging
 import math
 import os
@@ -34,11 +35,17 @@ KEPT = 2
 COST_SHARE = 0.01
 LONGEST_SECONDS = 60.0
 
+# An average that is younger than so many steps looks back less far.
+FIRST_STEPS = 10
+
 logger = logging.getLogger("prudent")
 
 
 class TrainingState:
-    """Everything that changes in a training: weights, optimizer, randomness, the best epoch."""
+    """Everything that changes in a training: weights, optimizer, randomness, the best epoch.
+
+    Validated and kept are averages of the weights over the last steps, which are less noisy.
+    """
 
     def __init__(self, estimator: NeuralEstimator, options: Options, seed: int) -> None:
         self.estimator, self.options = estimator, options
@@ -46,7 +53,8 @@ class TrainingState:
         self.schedule = ReduceLROnPlateau(self.optimizer)
         self.order = generator(seed, "batches")
         self.device = next(estimator.parameters()).device
-        self.epoch = self.best_epoch = 0
+        self.averaged = copy.deepcopy(estimator) if options.averaging else estimator
+        self.epoch = self.best_epoch = self.steps = 0
         self.best_loss = math.inf
         self.best: dict[str, Tensor] = {}
 
@@ -63,6 +71,24 @@ class TrainingState:
         impatient = patience is not None and self.epoch - self.best_epoch >= patience
         return impatient or self.epoch >= self.options.epochs
 
+    @torch.no_grad()
+    def step(self) -> None:
+        """Apply the gradients, and take the new weights into the average."""
+        self.optimizer.step()
+        self.steps += 1
+        if self.averaged is not self.estimator:
+            kept = min(self.options.averaging, self.steps / (self.steps + FIRST_STEPS))
+            pairs = zip(self.averaged.parameters(), self.estimator.parameters(), strict=True)
+            averages, weights = (list(values) for values in zip(*pairs, strict=True))
+            torch._foreach_lerp_(averages, weights, 1 - kept)
+
+    def to_validate(self) -> NeuralEstimator:
+        """The averaged network, with what the trained one knows of its batches."""
+        if self.averaged is not self.estimator:
+            for mine, new in zip(self.averaged.buffers(), self.estimator.buffers(), strict=True):
+                mine.copy_(new)
+        return self.averaged.eval()
+
     def end_epoch(self, loss: float) -> bool:
         """Count an epoch, and return whether its validation loss is the best so far."""
         self.epoch += 1
@@ -70,7 +96,7 @@ class TrainingState:
         if better:
             self.best_loss, self.best_epoch = loss, self.epoch
             # A real copy: the tensors of a state follow later updates.
-            state = self.estimator.state_dict()
+            state = self.averaged.state_dict()
             self.best = {name: value.detach().clone() for name, value in state.items()}
         self.schedule.step(loss)
         return better
@@ -80,6 +106,9 @@ class TrainingState:
         optimizer = self.optimizer.state_dict()
         tensors = {f"model.{name}": value for name, value in self.estimator.state_dict().items()}
         tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        if self.averaged is not self.estimator:
+            averaged = self.averaged.state_dict()
+            tensors |= {f"averaged.{name}": value for name, value in averaged.items()}
         for index, moments in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
         tensors |= {"random": torch.get_rng_state(), "order": self.order.get_state()}
@@ -87,6 +116,7 @@ class TrainingState:
             tensors["device_random"] = torch.get_device_module(self.device).get_rng_state()
         state = {
             "epoch": self.epoch,
+            "steps": self.steps,
             "best_loss": _to_json(self.best_loss),
             "best_epoch": self.best_epoch,
             "groups": optimizer["param_groups"],
@@ -99,6 +129,8 @@ class TrainingState:
         """Go back to an exported state, the global random state included."""
         self.estimator.load_state_dict(_part(tensors, "model."))
         self.best = _part(tensors, "best.")
+        if self.averaged is not self.estimator:
+            self.averaged.load_state_dict(_part(tensors, "averaged."))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in _part(tensors, "optimizer.").items():
             index, key = name.split(".", 1)
@@ -109,7 +141,9 @@ class TrainingState:
         self.order.set_state(tensors["order"])
         if self.device.type != "cpu" and "device_random" in tensors:
             torch.get_device_module(self.device).set_rng_state(tensors["device_random"])
-        self.epoch, self.best_epoch = state["epoch"], state["best_epoch"]
+        self.epoch, self.steps, self.best_epoch = (
+            state[name] for name in ("epoch", "steps", "best_epoch")
+        )
         self.best_loss = _from_json(state["best_loss"])
         self.estimator.history = History(state["history"])
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from prudent import problems
 from prudent._progress import Reporter
@@ -18,19 +17,18 @@ from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.datasets import Data, Pairs, Store, Stream
 from prudent.datasets.readers import open_rows, read
+from prudent.diagnostics.diagnosis import diagnose_parts
 from prudent.errors import DataError, InputError
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.networks import Embedding
 from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
 from prudent.problems.problem import Problem
+from prudent.recalibration.temperature import fit_temperature, tempered
 from prudent.training import methods
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
 from prudent.training.options import Options
 from prudent.version import __version__
-
-# Pairs at a time whose out-of-fold density is computed.
-CHUNK = 4096
 
 logger = logging.getLogger("prudent")
 
@@ -40,7 +38,7 @@ def fit(
     x: Any = None,
     prior: Prior | None = None,
     *,
-    method: str = "calnpe",
+    method: str | None = None,
     seed: int = 0,
     invalid: str = "refuse",
     embedding: Embedding | None = None,
@@ -61,7 +59,9 @@ def fit(
         x: The simulated observations (N, ...).
         prior: The torch distribution that theta was drawn from, with event_shape (D,). A store of
             a registered problem knows its prior and its networks.
-        method: The name of a row of the table of methods, such as ``calnre``.
+        method: The name of a row of the table of methods, such as ``calnre``. The default is
+            ``prudent``: five cross-fitted flows, pooled, with a temperature fitted on pairs that
+            the members did not see; with ``preset="paper"`` it is ``calnpe``.
         seed: The same seed gives the same weights, on one machine and one number of threads.
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
             ``exclude`` those, which warns with their number. They count in the budget, and the
@@ -75,11 +75,14 @@ def fit(
         checkpoint: A directory. The state is kept there while training, and the same call goes on
             from it after a crash, with the same result as without.
         progress: None for a bar on terminals, True, False, or a function of each history row.
-        **options: See :class:`prudent.training.Options`; ``preset="paper"`` sets them all.
+        **options: See :class:`prudent.training.Options`; ``preset="paper"`` sets them all, and
+            ``preset="fast"`` trains a single network.
 
     Returns:
         The estimator of the best epoch, with ``history`` and ``info``; an
-        :class:`prudent.estimators.Ensemble` if ``members`` is more than 1.
+        :class:`prudent.estimators.Ensemble` if ``members`` is more than 1. If it is cross-fitted,
+        its ``out_of_fold`` is a :class:`prudent.diagnostics.Diagnosis` by all pairs, each judged
+        by members that did not see it.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")
@@ -88,8 +91,12 @@ def fit(
     >>> estimator(x[:5]).log_prob(theta[:5]).shape
     torch.Size([5])
     """
-    method, settings = methods.canonical(method), Options.of(**options)
-    chosen, seed = methods.get(method), whole("seed", seed)
+    if method is None:
+        published = str(options.get("preset")).lower() == "paper"
+        method = methods.PUBLISHED if published else methods.RECOMMENDED
+    method, seed = methods.canonical(method), whole("seed", seed)
+    chosen = methods.get(method)
+    settings = chosen.resolve(Options.of(**options))
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
     dtype = torch.float32 if prior is None else dtype_of(prior)
@@ -97,8 +104,12 @@ def fit(
     source = _checked_prior(prior, problem, data)
     _note_constant(data)
     given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
-    networks = dict(problem.networks.get(chosen.family, {})) if problem is not None else {}
-    networks |= {name: value for name, value in given.items() if value is not None}
+    paper = KINDS[chosen.family].paper(data.x_shape) if settings.networks == "paper" else {}
+    networks = {
+        **paper,
+        **networks_of(problem, chosen.family, settings.networks),
+        **{name: value for name, value in given.items() if value is not None},
+    }
     info = {
         "method": method,
         "seed": seed,
@@ -110,7 +121,7 @@ def fit(
     }
     identity = _identity(info, networks, source, data) if checkpoint is not None else {}
     place, learn = _check_device(device), partial(train, options=settings, progress=progress)
-    if settings.members > 1 and isinstance(embedding, torch.nn.Module):
+    if settings.members != 1 and isinstance(embedding, torch.nn.Module):
         networks["embedding"] = partial(copy.deepcopy, embedding)
 
     def train_one(split: tuple[Data, Data], seed: int, name: str, title: str) -> NeuralEstimator:
@@ -122,9 +133,27 @@ def fit(
         learn(estimator, objective, *split, seed=seed, checkpoints=checkpoints, title=title)
         return estimator
 
-    estimator = _train_members(train_one, data, settings, seed)
+    estimator, unseen = _train_members(train_one, data, settings, seed)
+    if settings.recalibrate not in (None, "no"):
+        temperature = fit_temperature(unseen, target=settings.recalibrate, seed=seed)
+        estimator = tempered(estimator, temperature)
+        unseen = [(tempered(member, temperature), pairs) for member, pairs in unseen]
+        info["temperature"] = temperature
+    if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
+        estimator.out_of_fold = diagnose_parts(unseen, seed=seed)
     estimator.info = info
+    for note in estimator.history.notes():
+        logger.warning("%s", note)
     return estimator
+
+
+def networks_of(problem: Problem | None, family: str, kind: str) -> dict[str, Any]:
+    """The networks that a problem brings: those of the paper, or only what its x needs.
+
+    That is an embedding, if its observations are structured.
+    """
+    known = {} if problem is None else problem.networks.get(family, {})
+    return {name: v for name, v in known.items() if kind == "paper" or name == "embedding"}
 
 
 def _untrained(
@@ -138,42 +167,58 @@ def _untrained(
     return estimator
 
 
+Unseen = list[tuple[Any, Pairs]]
+
+
 def _train_members(
     train_one: Callable[..., NeuralEstimator], data: Data, options: Options, seed: int
-) -> NeuralEstimator | Ensemble:
+) -> tuple[NeuralEstimator | Ensemble, Unseen]:
     """Train one network, or all members of an ensemble in turn, each with a seed of its own.
 
     With ``ensemble="seeds"`` they share training and validation pairs. With ``"folds"`` each
     validates on its own fold and trains on the others, so that all pairs are trained on.
+
+    Returns:
+        The estimator, and parts of it with the pairs that they did not train on.
     """
-    number = options.members
+    number, pool = options.members or 1, options.pool or "mixture"
     split = data.split(options.validation_fraction, seed)
     if number == 1:
-        return train_one(split, seed, "", "training")
-    fold = data.folds(number, seed) if options.ensemble == "folds" else None
+        single = train_one(split, seed, "", "training")
+        return single, [(single, split[1].sample())]
+    crossed = options.ensemble == "folds"
+    rounds = options.repetitions if crossed else 1
+    if rounds > 1 and not isinstance(data, Pairs):
+        raise InputError("`repetitions` need data in memory; these are larger. Pass 1.")
+    seeds = [derive(seed, "repetition", r) if r else seed for r in range(rounds)]
+    folds = [data.folds(number, own) for own in seeds]
     members = []
-    for index in range(number):
-        if fold is not None:
-            split = data.held_out(fold, index)
-        own, title = derive(seed, "member", index), f"training {index + 1} of {number}"
+    for index in range(number * rounds):
+        if crossed:
+            split = data.held_out(folds[index // number], index % number)
+        own, title = derive(seed, "member", index), f"training {index + 1} of {number * rounds}"
         members.append(train_one(split, own, f"member-{index}", title))
-    if fold is None or (fold_of_pairs := data.fold_of_pairs(fold)) is None:
-        return Ensemble(members)
-    return Ensemble(members, fold_of_pairs, _out_of_fold(members, fold, fold_of_pairs, data))
+    if not crossed:
+        ensemble = Ensemble(members, pool)
+        return ensemble, [(ensemble, split[1].sample())]
+    found = [data.fold_of_pairs(fold) for fold in folds]
+    places = [fold + r * number for r, fold in enumerate(found) if fold is not None]
+    ensemble = Ensemble(members, pool, torch.stack(places) if places else None)
+    if rounds == 1:
+        held_out = [data.held_out(folds[0], k)[1].sample() for k in range(number)]
+        return ensemble, list(zip(members, held_out, strict=True))
+    return ensemble, _unseen(ensemble, data.sample())
 
 
-@torch.no_grad()
-def _out_of_fold(
-    members: list[NeuralEstimator], fold: Tensor, fold_of_pairs: Tensor, data: Data
-) -> Tensor:
-    """The log-density of each pair under the member that did not train on it."""
-    values = torch.empty(len(data), dtype=members[0].dtype)
-    for index, member in enumerate(members):
-        device = next(member.parameters()).device
-        batches = (batch.to(device) for batch in data.held_out(fold, index)[1].batches(CHUNK))
-        densities = [member(batch.x).log_prob(batch.theta).cpu() for batch in batches]
-        values[fold_of_pairs == index] = torch.cat(densities)
-    return values
+def _unseen(ensemble: Ensemble, pairs: Pairs) -> Unseen:
+    """The pairs by the members that did not train on them, of each repetition one, pooled."""
+    assert ensemble.fold is not None
+    groups, group = ensemble.fold.unique(dim=1, return_inverse=True)
+    members = list(ensemble)
+    return [
+        (Ensemble([members[k] for k in chosen], ensemble.pool), pairs[group == index])
+        for index, chosen in enumerate(groups.T.tolist())
+    ]
 
 
 def _data(theta: Any, x: Any, invalid: str, dtype: torch.dtype) -> tuple[Data, Problem | None]:

@@ -50,9 +50,10 @@ def train(
     lowered as well. The seed is that of the batches and of the draws inside the objective. The
     ``progress`` is as in :func:`prudent.fit`; ``checkpoints`` are written and continued from.
     """
-    if options.batch_size > len(training):
+    batch_size = options.pairs_per_step(len(training))
+    if batch_size > len(training):
         raise InputError(
-            f"`batch_size` is {options.batch_size}, but only {len(training):,} pairs are left to "
+            f"`batch_size` is {batch_size}, but only {len(training):,} pairs are left to "
             f"train on; pass batch_size={max(1, len(training) // 4)} or simulate more."
         )
     state = TrainingState(estimator, options, seed)
@@ -98,10 +99,11 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
     objective.train()
     # The weight of the regularizer rises linearly from zero, if that is asked for.
     ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
-    num_steps = num_batches(len(training), options.batch_size)
+    batch_size = options.pairs_per_step(len(training))
+    num_steps = num_batches(len(training), batch_size)
     sums: dict[str, float] = {}
     skipped = 0
-    for step, batch in enumerate(training.batches(options.batch_size, state.order), start=1):
+    for step, batch in enumerate(training.batches(batch_size, state.order), start=1):
         buffers = [(buffer, buffer.clone()) for buffer in estimator.buffers()]
         figures = _step(state, objective, batch, ramp)
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
@@ -118,7 +120,7 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
                     "rate or the weight, or look for extreme simulations."
                 )
             continue
-        state.optimizer.step()
+        state.step()
         for name, value in figures.items():
             sums[name] = sums.get(name, 0.0) + value
     means = {name: total / max(1, num_steps - skipped) for name, total in sums.items()}
@@ -145,13 +147,13 @@ def _step(
 @torch.no_grad()
 def _validate(state: TrainingState, objective: WeightedSum, validation: Data) -> dict[str, float]:
     """The terms on held-out pairs; the caller seeds their draws alike in every epoch."""
-    state.estimator.eval()
+    estimator = state.to_validate()
     objective.train(mode=False)
     sums = dict.fromkeys(objective.weights, 0.0)
     parts: dict[str, list[PerPair]] = {}
     for batch in validation.batches(VALIDATION_BATCH):
         batch = batch.to(state.device)
-        for name, term in objective.evaluate(state.estimator(batch.x), batch.theta).items():
+        for name, term in objective.evaluate(estimator(batch.x), batch.theta).items():
             sums[name] += float(term.value) * len(batch) / len(validation)
             for key, figure in term.figures.items():
                 if isinstance(figure, PerPair):

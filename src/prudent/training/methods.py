@@ -4,13 +4,14 @@ A new row is a new method everywhere: in :func:`prudent.fit`, on the command lin
 reports. Nothing here imports torch before an objective is made.
 
 >>> names()
-['bnpe', 'bnre', 'calnpe', 'calnre', 'npe', 'nre']
+['bnpe', 'bnre', 'calnpe', 'calnre', 'npe', 'nre', 'prudent']
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prudent.errors import InputError, unknown_name
 
@@ -41,6 +42,14 @@ class Method:
     weight: float  # the default weight of the regularizer
     description: str  # one line for listings
     look: Look | None = None  # how to show the method; None for an automatic choice
+    own: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings that differ from those of PLAIN
+
+    def resolve(self, options: Options) -> Options:
+        """The options with the method's own settings where none is given."""
+        own = {**PLAIN, **self.own}
+        return replace(options, **{n: v for n, v in own.items() if getattr(options, n) is None})
 
     def weights(self, weight: float | None) -> dict[str, float]:
         """The weight of each term, with the user's weight for the regularizer if there is one."""
@@ -64,6 +73,10 @@ class Method:
         return weighted_sum(*terms, pool=pool)
 
 
+# What a method does unless its row or the user says something else.
+PLAIN = {"members": 1, "ensemble": "seeds", "pool": "mixture", "recalibrate": "no"}
+# The recommended method, and the one that stands for the paper.
+RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.
 METHODS = {
     "nre": Method("nre", "bce", None, 0.0, "ratio estimation, no regularizer",
@@ -78,6 +91,9 @@ METHODS = {
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
         Look("CalNPE", "#56B4E9", "-", "P")),
+    "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",
+        Look("prudent", "#000000", "-", "p"), {"members": 5, "ensemble": "folds",
+        "pool": "mixture", "recalibrate": "conservative"}),
 }  # fmt: skip
 # The looks of methods that have none, in turn.
 SPARE = (

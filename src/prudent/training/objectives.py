@@ -19,6 +19,7 @@ from torch.nn.functional import softplus
 
 from prudent._randomness import seeded
 from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior, SampleAndLogProb
+from prudent.coverage.nominal import Nominal
 from prudent.coverage.penalty import CoveragePenalty
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
@@ -163,12 +164,14 @@ def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
         return prior
     if proposal == "box":
         return support_box(prior)
+    if proposal == "nominal":
+        return Nominal(prior)
     if isinstance(proposal, str) and family == "nre":
         raise InputError(
-            f'proposal="{proposal}" needs a flow: a ratio cannot draw from itself. Use "prior", '
-            "or a method such as calnpe."
+            f'proposal="{proposal}" needs a flow: a ratio cannot draw from itself. Use "nominal" '
+            'or "prior", or a method such as calnpe.'
         )
-    if not isinstance(proposal, str | SampleAndLogProb):
+    if not isinstance(proposal, str | SampleAndLogProb | Nominal):
         _check_cover(proposal, prior)
     return proposal
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, MODELS, TARGETS
+from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, POOLS, PROPOSALS, TARGETS
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import unknown_name
 
+# Small batches make more of few pairs; with many pairs they only take time.
+MANY_PAIRS, SMALL_BATCH, LARGE_BATCH = 2000, 64, 128
 # The settings of the paper's text; docs/paper.md says where the authors' code differs.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
@@ -15,6 +17,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-3,
         "clip_norm": 1.0,
         "patience": None,
+        "networks": "paper",
+        "averaging": 0.0,
         "weight": None,
         "warmup_epochs": 0,
         "num_samples": 16,
@@ -25,8 +29,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         "levels": "upper",
         "distance": "squared",
         "fraction": 1.0,
-    }
+    },
+    "fast": {"members": 1},
 }
+# The defaults of runs that earlier versions stored, and the settings that they did not have.
+BEFORE_3: dict[str, Any] = {
+    "batch_size": 128,
+    "averaging": 0.0,
+    "patience": None,
+    "networks": "paper",
+}
+SINCE_3 = ("networks", "averaging", "repetitions", "pool", "recalibrate")
 PRESET = Setting(
     "preset", (str, type(None)), None, "Training settings to begin from", choices=PRESETS
 )
@@ -37,14 +50,17 @@ PRESET = Setting(
 class Options:
     """The way to train.
 
-    None for ``patience`` means never, for ``weight`` the method's own. Members of an ensemble that
-    differ in seeds share their training pairs; with folds each of K validates on a Kth of the
-    pairs and trains on the rest. From ``num_samples`` on, the settings are those of
-    :class:`prudent.coverage.CoveragePenalty`; the proposal may be a torch distribution as well.
+    None for ``patience`` means never, for other settings the method's own. Members of an ensemble
+    that differ in seeds share their training pairs; with folds each of K validates on a Kth of the
+    pairs and trains on the rest, and repetitions cut other folds. From ``num_samples`` on, the
+    settings are those of :class:`prudent.coverage.CoveragePenalty`; the proposal may be a torch
+    distribution as well.
     """
 
     epochs: int = setting(500, least=1, help="Passes over the training pairs")
-    batch_size: int = setting(128, least=1, help="Pairs per step")
+    batch_size: int | None = setting(
+        None, least=1, help="Pairs per step; by default 64, and 128 if there are 2,000 or more"
+    )
     learning_rate: float = setting(
         1e-3, above=0, help="Initial learning rate of AdamW; divided by 10 on a plateau"
     )
@@ -52,17 +68,24 @@ class Options:
         0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
     )
     clip_norm: float = setting(1.0, above=0, help="Largest norm of a gradient")
-    patience: int | None = setting(
-        None, least=1, help="Epochs without progress after which to stop"
+    averaging: float = setting(
+        0.99, least=0, below=1, help="Weights are averaged over about 1 / (1 - this) steps"
     )
-    members: int = setting(1, least=1, help="Networks to train and average")
-    ensemble: str = setting("seeds", choices=("seeds", "folds"), help="What makes members differ")
+    patience: int | None = setting(20, least=1, help="Epochs without progress after which to stop")
+    networks: str = setting("standard", choices=("standard", "paper"), help="Default networks")
+    members: int | None = setting(None, least=1, help="Networks to train and pool")
+    ensemble: str | None = setting(
+        None, choices=("seeds", "folds"), help="What makes members differ"
+    )
+    repetitions: int = setting(1, least=1, help="Times that folds are cut anew, with new members")
+    pool: str | None = setting(None, choices=POOLS, help="What of the members is averaged")
+    recalibrate: str | None = setting(
+        None, choices=("no", *TARGETS), help="Temperature to fit on pairs held out from training"
+    )
     weight: float | None = setting(None, least=0, help="Regularizer's weight, if not the default")
     warmup_epochs: int = setting(0, least=0, help="Epochs over which the weight rises from zero")
     num_samples: int = setting(16, least=1, help="Draws per pair, L")
-    proposal: str | Any = setting(
-        "prior", choices=("prior", "box", *MODELS), help="Where the draws come from"
-    )
+    proposal: str | Any = setting("prior", choices=PROPOSALS, help="Where the draws come from")
     target: str | float = setting(
         "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
     )
@@ -74,6 +97,12 @@ class Options:
 
     def __post_init__(self) -> None:
         check(self)
+
+    def pairs_per_step(self, num_pairs: int) -> int:
+        """The batch size for so many training pairs."""
+        if self.batch_size is not None:
+            return self.batch_size
+        return min(SMALL_BATCH if num_pairs < MANY_PAIRS else LARGE_BATCH, max(1, num_pairs))
 
     @classmethod
     def of(cls, preset: str | None = None, **options: Any) -> Self:

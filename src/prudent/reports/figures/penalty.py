@@ -18,7 +18,7 @@ from prudent.training.methods import METHODS, position
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MACHINE = ["problem", "budget", "device", "threads", "batch_size"]
+MACHINE = ["problem", "budget", "device", "threads", "batch_size", "networks"]
 WORDS = {"weight": "weight of the penalty", "num_samples": "draws per pair, L"}
 
 
@@ -119,8 +119,14 @@ def overhead(runs: DataFrame) -> Figure:
     Runs that may stop early are left out: the table does not say after how many epochs they did.
     """
     done = finished(runs)
-    steady = done[done["patience"].isna() & done["train_seconds"].notna()].copy()
-    steady["pace"] = steady["train_seconds"] / (steady["epochs"] * steady["members"])
+    # The first epoch is progress, so that patience for all epochs is never at its end.
+    patience = done["patience"].astype(float)
+    lasting = patience.isna() | (patience >= done["epochs"])
+    steady = done[lasting & done["train_seconds"].notna()].copy()
+    steady["batch_size"] = steady["batch_size"].astype(float).fillna(0)  # what suits the budget
+    crossed = (steady["ensemble"] == "folds") & (steady["members"] > 1)
+    networks = steady["members"] * steady["repetitions"].where(crossed, 1)
+    steady["pace"] = steady["train_seconds"] / (steady["epochs"] * networks)
     slowed = penalized(steady)
     scans = [widest(group, "num_samples") for _, group in slowed.groupby([*MACHINE, "method"])]
     drawn = [run for one in scans if one["num_samples"].nunique() > 1 for run in one["run"]]

@@ -1,0 +1,202 @@
+"""The defaults of sbi and of prudent on the same pairs: log posterior, coverage and CPU time.
+
+`peers.py sbi` and `peers.py prudent` measure what is missing in peers.json; they can be killed and
+go on. `peers.py table` compares.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import math
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import torch
+from torch.distributions import Independent, MultivariateNormal, Normal
+
+import prudent
+from prudent._files import write_atomic
+from prudent.datasets.simulate import draw, draw_pairs
+from prudent.estimators.priors import log_prior
+from prudent.problems.problem import custom
+
+PROBLEMS = ("slcp", "two_moons", "weinberg", "mg1", "gaussian", "correlated")
+BUDGETS, SEEDS, FAMILIES = (1024, 4096), (0, 1, 2), ("npe", "nre")
+NUM_TEST = 1000
+# This ratio is slow to normalize: only the first of the test pairs, and last.
+SLOW, FEWER = ("nre", "mg1"), {"mg1": 500}
+KEY = ("peer", "family", "problem", "budget", "seed")
+
+
+def correlated():
+    """Three parameters, seen through noise of correlation 0.95; normal prior."""
+    covariance = 0.09 * (0.05 * torch.eye(3) + 0.95 * torch.ones(3, 3))
+    factor = torch.linalg.cholesky(covariance)
+    precision = torch.eye(3) + covariance.inverse()
+    gain = torch.linalg.solve(precision, covariance.inverse())
+
+    def simulate(theta, generator):
+        return theta + torch.randn(theta.shape, generator=generator) @ factor.T
+
+    def log_posterior(theta, x):
+        return MultivariateNormal(x @ gain.T, precision_matrix=precision).log_prob(theta)
+
+    prior = Independent(Normal(torch.zeros(3), torch.ones(3)), 1)
+    problem = custom(simulate, prior, name="correlated")
+    return dataclasses.replace(problem, log_posterior=log_posterior)
+
+
+def problem_named(name):
+    return correlated() if name == "correlated" else prudent.problems.get(name)
+
+
+def test_pairs(problem, seed):
+    """The test pairs of a run of the same seed, and their mean exact log posterior or None."""
+    number, exact = FEWER.get(problem.name), problem.log_posterior
+    theta, x = (values[:number] for values in draw(problem, NUM_TEST, seed, "test")[:2])
+    return theta, x, exact and float(exact(theta, x).double().mean())
+
+
+class FromSbi:
+    """A flow of sbi, or a classifier with its prior, as an estimator and, given x, a posterior."""
+
+    def __init__(self, network, prior, normalized, x=None):
+        self.network, self.prior, self.normalized, self.x = network, prior, normalized, x
+
+    def __call__(self, x):
+        return FromSbi(self.network, self.prior, self.normalized, x)
+
+    def sample(self, shape=()):
+        return self.network.sample(torch.Size(shape), self.x)
+
+    def log_prob(self, theta):
+        flat = theta.reshape(-1, *theta.shape[-2:])
+        if self.normalized:
+            return self.network.log_prob(flat, self.x).view(theta.shape[:-1])
+        ratio = self.network(flat, self.x.expand(len(flat), *self.x.shape))
+        return ratio.view(theta.shape[:-1]) + log_prior(self.prior, theta)
+
+
+def train(peer, problem, family, budget, seed):
+    """An estimator by the defaults, and the CPU seconds that it took."""
+    pairs, prior = draw_pairs(problem, budget, seed), problem.prior
+    if peer == "prudent":
+        options, start = {"seed": seed, "progress": False}, time.process_time()
+        estimator = prudent.fit(pairs.theta, pairs.x, prior, method=family, **options)
+        return estimator, time.process_time() - start
+    from sbi.inference import NPE, NRE
+
+    torch.manual_seed(seed)
+    # Without a tracker of ours it would leave its logs in the working directory.
+    quiet = {"tracker": Mock(), "show_progress_bars": False}
+    trainer = {"npe": NPE, "nre": NRE}[family](prior, **quiet)
+    trainer.append_simulations(pairs.theta, pairs.x)
+    start = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()):
+        network = trainer.train().eval()
+    return FromSbi(network, prior, family == "npe"), time.process_time() - start
+
+
+def measured(peer, family, name, budget, seed):
+    """One result; the log posterior is that of the posterior cut to the prior's support."""
+    problem = problem_named(name)
+    theta, x, exact = test_pairs(problem, seed)
+    estimator, seconds = train(peer, problem, family, budget, seed)
+    # Draws count the mass of a flow inside the support; that of a ratio is integrated.
+    method = "samples" if family == "npe" else "auto"
+    diagnosis = prudent.diagnose(estimator, theta, x, method=method, seed=seed, progress=False)
+    found = diagnosis.measurement
+    log_posterior = found.log_posterior[found.resolved]
+    if family == "npe":
+        # Where no draw is inside, the mass is taken for that of half a draw of 1,024.
+        log_posterior = found.log_posterior - found.log_norm.clamp(min=-math.log(2048))
+    return {
+        **dict(zip(KEY, (peer, family, name, budget, seed), strict=True)),
+        "version": version(peer),
+        "log_posterior": float(log_posterior.double().mean()),
+        "log_posterior_of_flow": diagnosis.log_posterior if family == "npe" else None,
+        "log_posterior_exact": exact,
+        "leakage": diagnosis.leakage,
+        "auc": diagnosis.auc,
+        "worst_shortfall": diagnosis.worst_shortfall,
+        "num_test": len(theta),
+        "num_unresolved": int((~found.resolved).sum()),
+        "cpu_seconds": seconds,
+    }
+
+
+def plain(result):
+    """To five digits; infinity, which JSON does not have, becomes null."""
+    numbers = {key: value for key, value in result.items() if isinstance(value, float)}
+    return result | {k: round(v, 5) if math.isfinite(v) else None for k, v in numbers.items()}
+
+
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def select(results, *cell):
+    return [one for one in results if tuple(one[key] for key in KEY[: len(cell)]) == cell]
+
+
+def run(peer, path):
+    """Measure what is missing, the slowest of each budget last."""
+    for family in FAMILIES:  # the first training of a process takes longer
+        train(peer, problem_named("gaussian"), family, 256, 0)
+    cells = [(f, p, b, s) for b in BUDGETS for s in SEEDS for f in FAMILIES for p in PROBLEMS]
+    for cell in sorted(cells, key=lambda cell: (cell[2], cell[:2] == SLOW)):
+        if select(read(path), peer, *cell):
+            continue
+        result = plain(measured(peer, *cell))
+        lines = ",\n".join(json.dumps(one) for one in [*read(path), result])
+        write_atomic(path, f"[\n{lines}\n]\n".encode())
+        print(peer, *cell, result["log_posterior"], result["cpu_seconds"], flush=True)
+
+
+def summary(results, *cell):
+    """The mean log posterior, that with the spread over seeds as a text, and mean CPU seconds."""
+    if not (found := select(results, *cell)):
+        return math.nan, "", ""
+    values = np.array([one["log_posterior"] for one in found], dtype=float)
+    spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+    unresolved = sum(one["num_unresolved"] for one in found)
+    note = f" ({unresolved} unresolved)" if unresolved else ""
+    seconds = np.mean([one["cpu_seconds"] for one in found])
+    return values.mean(), f"{values.mean():.3f}{spread}{note}", f"{seconds:.1f}"
+
+
+def table(results, family):
+    print(f"\n{family.upper()}: mean log posterior of the test pairs ± deviation over seeds\n")
+    print("| problem | budget | ours | sbi | ours, CPU s | sbi, CPU s |")
+    print("|---|--:|--:|--:|--:|--:|")
+    better = []
+    for name, budget in itertools.product(PROBLEMS, BUDGETS):
+        ours, our_text, our_time = summary(results, "prudent", family, name, budget)
+        theirs, text, seconds = summary(results, "sbi", family, name, budget)
+        print(f"| {name} | {budget} | {our_text} | {text} | {our_time} | {seconds} |")
+        better += [ours >= theirs] if our_text and text else []
+    print(f"\nOurs is no worse than sbi in {sum(better)} of {len(better)} cells.")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("sbi", "prudent", "table"))
+    parser.add_argument("--file", type=Path, default=Path(__file__).with_name("peers.json"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if given.what != "table":
+        run(given.what, given.file)
+    for family in FAMILIES:
+        table(read(given.file), family)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+r"""A prior's support as the whole space, parameter by parameter.
+
+A flow has density everywhere; parameters of a bounded prior are not. So a flow is trained on
+coordinates in which the support has no edges, and its density there, divided by the volume that
+the map gives to a unit of theta, is a density inside the support: nothing leaks and nothing is
+rejected.
+
+- An interval is mapped by the normal quantile, :math:`z = \Phi^{-1}((\theta - a) / (b - a))`. What
+  is uniform on the interval is standard normal in z, which is what a flow begins from.
+- A half-line is mapped by the logarithm of the distance from its end.
+- A line stays as it is, and so does everything whose support is not a product of such parts.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from prudent.contracts import Prior
+
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+def axis_bounds(prior: Prior | None, dim: int) -> tuple[Tensor, Tensor]:
+    """The ends (D,) of each parameter's range, infinite where it has none.
+
+    >>> from torch.distributions import Gamma, Independent
+    >>> axis_bounds(Independent(Gamma(torch.ones(2), torch.ones(2)), 1), 2)
+    (tensor([0., 0.], dtype=torch.float64), tensor([inf, inf], dtype=torch.float64))
+    """
+    try:
+        support: Any = getattr(prior, "support", None)
+    except NotImplementedError:
+        support = None
+    support = getattr(support, "base_constraint", support)
+    parts = support.cseq if isinstance(support, constraints.cat) else [support]
+    ends = []
+    for name, infinite in (("lower_bound", -torch.inf), ("upper_bound", torch.inf)):
+        values = [torch.as_tensor(getattr(part, name, infinite)).reshape(-1) for part in parts]
+        ends.append(torch.cat(values).double().expand(dim).clone())
+    return ends[0], ends[1]
+
+
+class Support(nn.Module):
+    """The map from a prior's support to unbounded coordinates; it has no weights.
+
+    Args:
+        prior: The prior, or None for the whole space.
+        dim: The number of parameters.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, prior: Prior | None, dim: int) -> None:
+        super().__init__()
+        for name, value in zip(("low", "high"), axis_bounds(prior, dim), strict=True):
+            self.register_buffer(name, value, persistent=False)
+        left, right = self.low.isfinite(), self.high.isfinite()
+        kinds = {"both": left & right, "left": left & ~right, "right": right & ~left}
+        self.kinds = {
+            kind: own.nonzero().squeeze(1) for kind, own in kinds.items() if bool(own.any())
+        }
+
+    def forward(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates of ``theta`` (..., D), and the log of their volume per unit of theta, (...).
+
+        Outside the support that is minus infinity, and so is any density of theta.
+        """
+        values, number = theta, torch.finfo(theta.dtype)
+        outside = torch.zeros(theta.shape[:-1], dtype=torch.bool, device=theta.device)
+        for kind, index in self.kinds.items():
+            low, high, some = self._own(index, theta)
+            if kind == "both":
+                # A theta on the edge is a draw that was rounded there.
+                share = ((some - low) / (high - low)).clamp(number.eps, 1 - number.eps)
+                place = torch.special.ndtri(share)
+            else:
+                away = some - low if kind == "left" else high - some
+                place = away.clamp(min=number.tiny).log()
+            values = values.index_copy(-1, index.to(theta.device), place)
+            outside = outside | ((some < low) | (some > high)).any(dim=-1)
+        return values, self.log_volume(values).masked_fill(outside, -torch.inf)
+
+    def log_volume(self, values: Tensor) -> Tensor:
+        """The log of the volume of coordinates (..., D) per unit of theta, (...)."""
+        total = torch.zeros_like(values[..., 0])
+        for kind, index in self.kinds.items():
+            low, high, some = self._own(index, values)
+            normal = 0.5 * some.square() + HALF_LOG_TWO_PI - (high - low).log()
+            total = total + (normal if kind == "both" else -some).sum(dim=-1)
+        return total
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """The theta (..., D) of coordinates."""
+        theta = values
+        for kind, index in self.kinds.items():
+            low, high, some = self._own(index, values)
+            if kind == "both":
+                # Rounding must not leave the support.
+                found = torch.lerp(low, high, torch.special.ndtr(some)).clamp(low, high)
+            else:
+                found = low + some.exp() if kind == "left" else high - some.exp()
+            theta = theta.index_copy(-1, index.to(values.device), found)
+        return theta
+
+    def _own(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The ends of some parameters, and their values."""
+        return self.low[index].to(values), self.high[index].to(values), values[..., index]

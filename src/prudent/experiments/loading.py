@@ -1,0 +1,53 @@
+"""Read an estimator back: from its file, or from the directory of a run."""
+
+import os
+from pathlib import Path
+
+from torch import nn
+
+from prudent import estimators
+from prudent.contracts import Prior
+from prudent.diagnostics.diagnosis import from_tensors
+from prudent.errors import InputError, StoreError, one_line
+from prudent.estimators import REMEDY, Ensemble, NeuralEstimator
+from prudent.estimators.ensemble import OUT_OF_FOLD
+from prudent.recalibration.conformal import PREFIX, Conformal, Levels
+
+MODEL = "model.safetensors"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    prior: Prior | None = None,
+    embedding: nn.Module | None = None,
+) -> NeuralEstimator | Ensemble | Conformal:
+    """Read an estimator that its method ``save`` wrote, or that of a run.
+
+    Args:
+        path: The file, or the directory of a run.
+        prior: Needed only for a prior that is not a plain torch distribution.
+        embedding: Needed only for an embedding of your own: a network of the same architecture,
+            whose weights are then filled in.
+
+    Returns:
+        The estimator, ready for inference, with its ``out_of_fold`` diagnosis if it is
+        cross-fitted.
+    """
+    place = Path(path)
+    if place.is_dir():
+        if not (place / MODEL).is_file():
+            raise InputError(f"{place} holds no {MODEL}; pass the directory of a run, or a file.")
+        place = place / MODEL
+    estimator = estimators.load(place, prior=prior, embedding=embedding)
+    diagnosis, levels = (
+        {k.removeprefix(prefix): v for k, v in estimator.stored.items() if k.startswith(prefix)}
+        for prefix in (OUT_OF_FOLD, PREFIX)
+    )
+    try:
+        if isinstance(estimator, Ensemble) and diagnosis:
+            estimator.out_of_fold = from_tensors(diagnosis, estimator)
+        return Conformal(estimator, Levels.of(levels)) if levels else estimator
+    except (KeyError, RuntimeError, IndexError, TypeError) as error:
+        reason = one_line(error).rstrip(".")
+        raise StoreError(f"{place} does not hold a sound model: {reason}. {REMEDY}") from error

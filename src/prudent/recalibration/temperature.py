@@ -1,0 +1,253 @@
+r"""One number that makes posteriors as wide as they should be, fitted on pairs held out.
+
+A network of thousands of weights satisfies a coverage penalty on the pairs that it is trained on,
+and says little about others. A single number cannot learn pairs by heart: fitted on pairs that
+training did not see, its coverage holds on new ones. The number is a temperature T. It divides the
+log of posterior over prior,
+
+.. math::
+    q_T(\theta \mid x) \propto p(\theta)
+    \left(\frac{q(\theta \mid x)}{p(\theta)}\right)^{1/T},
+
+so that posteriors are wider above one, and end as the prior.
+
+The *calibrated* target asks for a mean alpha of one half, which is where the average coverage of
+all levels meets the levels. The *conservative* one takes the most likely temperature among those
+that are safe: average coverage is above the levels by :data:`NUM_ERRORS` standard errors, and at
+no level short by more than half of the margin of a verdict.
+
+Points that stand for the posteriors at one temperature, with their weights, stand for those at
+another with other weights. So every pair is evaluated once.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prudent._choices import TARGETS
+from prudent._randomness import generator, seeded
+from prudent.contracts import Estimator, Shape
+from prudent.datasets import Pairs
+from prudent.datasets.pairs import finite
+from prudent.diagnostics._points import Points, randomized_alpha
+from prudent.diagnostics.expected_coverage import choose, expected_coverage, points_of
+from prudent.diagnostics.verdict import margin
+from prudent.errors import InputError, unknown_name
+from prudent.estimators import Ensemble, NeuralEstimator, ensemble
+from prudent.estimators.priors import dtype_for, log_prior
+from prudent.estimators.sampling import draw
+
+# Temperatures that are tried, and the factor to which the one found is right.
+LEAST, MOST, PRECISION = 0.1, 20.0, 1.03
+# Draws of each flow, and the temperature at which they are made; errors average out over pairs.
+NUM_DRAWS, START = 128, 1.5
+# Pairs at most, and for densities that are normalized by points, which are kept in memory.
+MOST_PAIRS, MOST_KEPT = 5000, 1000
+# Pairs below which a temperature would be noise.
+LEAST_PAIRS = 20
+# Standard errors by which the average coverage of the conservative target is above the levels.
+NUM_ERRORS = 2.0
+
+
+def excess(alpha: Tensor) -> float:
+    """The average of coverage minus level over all levels, of alphas (N,)."""
+    return float(alpha.double().mean()) - 0.5
+
+
+def is_safe(alpha: Tensor) -> bool:
+    """Whether posteriors with these alphas are not over-confident by more than chance."""
+    error = float(alpha.double().std()) / len(alpha) ** 0.5
+    worst = expected_coverage(alpha).worst_shortfall
+    return excess(alpha) >= NUM_ERRORS * error and worst <= margin(len(alpha)) / 2
+
+
+def recalibrate(
+    estimator: Any, theta: Any, x: Any, *, target: str = "conservative", seed: int = 0
+) -> Any:
+    """Make posteriors as wide as pairs that training did not see say they should be.
+
+    Args:
+        estimator: Any estimator: a ratio, a flow, an ensemble, or an object with ``prior`` and
+            ``normalized`` that maps x to a posterior with ``log_prob``.
+        theta: True parameters (N, D), drawn from the prior; several hundred at least.
+        x: The observations simulated from them (N, ...). Do not test on these pairs afterwards.
+        target: ``"conservative"`` or ``"calibrated"``.
+        seed: The seed of draws.
+
+    Returns:
+        An estimator with another ``temperature``: an :class:`prudent.estimators.Ensemble`, of one
+        member if there was one, or of foreign densities a :class:`Powered` one.
+
+    >>> import prudent
+    >>> problem = prudent.problems.get("gaussian")
+    >>> options = {"method": "npe", "networks": "paper", "epochs": 2}
+    >>> estimator = prudent.fit(*problem.draw(256, 0), problem.prior, **options)
+    >>> recalibrate(estimator, *problem.draw(200, 1), target="calibrated").temperature < 1
+    True
+    """
+    pairs, _ = finite(theta, x, dtype_for(estimator))
+    temperature = fit_temperature([(estimator, pairs)], target=target, seed=seed)
+    return tempered(estimator, temperature)
+
+
+def tempered(estimator: Any, temperature: float) -> Any:
+    """An estimator at another temperature, in the way of its kind."""
+    if isinstance(estimator, Powered):
+        return Powered(estimator.inner, estimator.temperature * temperature)
+    if isinstance(estimator, NeuralEstimator | Ensemble):
+        return ensemble.tempered(estimator, temperature)
+    return Powered(estimator, temperature)
+
+
+def fit_temperature(
+    parts: Sequence[tuple[Estimator, Pairs]], *, target: str = "conservative", seed: int = 0
+) -> float:
+    """The temperature for estimators of one kind, each judged by pairs that it has not seen.
+
+    Args:
+        parts: The estimators and their pairs: one, or the members of a cross-fitted ensemble.
+        target: ``"conservative"`` or ``"calibrated"``.
+        seed: The seed of draws.
+    """
+    if target not in TARGETS:
+        raise unknown_name("target", target, TARGETS)
+    number = sum(len(pairs) for _, pairs in parts)
+    if number < LEAST_PAIRS:
+        raise InputError(f"{number} pairs are too few to recalibrate; pass {LEAST_PAIRS} or more.")
+    share = min(1.0, (MOST_PAIRS if parts[0][0].normalized else MOST_KEPT) / number)
+    judges = [
+        _Judge(estimator, pairs[: math.ceil(share * len(pairs))], seed)
+        for estimator, pairs in parts
+    ]
+
+    def alpha(temperature: float) -> Tensor:
+        return torch.cat([judge.alpha(temperature) for judge in judges])
+
+    def log_prob(temperature: float) -> float:
+        values = torch.cat([judge.log_prob(temperature) for judge in judges]).double()
+        return float(values[values > -torch.inf].mean())
+
+    if not bool(alpha(1.0).isfinite().all()):
+        raise InputError("the densities of some of these pairs are NaN: the estimator is broken.")
+    with seeded(seed, "recalibration"):
+        if target == "calibrated":
+            return _least(lambda value: excess(alpha(value)) >= 0, LEAST, MOST)
+        likely = _most_likely(log_prob)
+        if is_safe(alpha(likely)):
+            return likely
+        return _least(lambda value: is_safe(alpha(value)), likely, MOST)
+
+
+def _least(enough: Callable[[float], bool], low: float, high: float) -> float:
+    """The least temperature between two that is enough, if all above it are; else the highest."""
+    while high / low > PRECISION:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _most_likely(log_prob: Callable[[float], float]) -> float:
+    """The temperature at which the truths are most likely, by golden sections of its logarithm."""
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high = math.log(LEAST), math.log(MOST)
+    while high - low > math.log(PRECISION):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        better = log_prob(math.exp(left)) > log_prob(math.exp(right))
+        low, high = (low, right) if better else (left, high)
+    return math.exp((low + high) / 2)
+
+
+class _Judge:
+    """What temperatures make of the posteriors of some pairs.
+
+    Args:
+        estimator: An estimator.
+        pairs: The pairs that judge it.
+        seed: The seed of points.
+    """
+
+    def __init__(self, estimator: Any, pairs: Pairs, seed: int) -> None:
+        self.parts, self.seed, self.start = [], seed, 1.0
+        if isinstance(estimator, NeuralEstimator | Ensemble) and estimator.normalized:
+            # Draws of wider posteriors serve narrower ones as well, and not the other way round.
+            estimator, self.start = ensemble.tempered(estimator, START), START
+        with torch.no_grad(), seeded(seed, "points"):
+            strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
+            for batch, log_prob, points in points_of(estimator, pairs, strategy):
+                known = log_prior(estimator.prior, batch.theta).to(log_prob)
+                log_ratio = points.log_mass - points.log_prior_mass
+                self.parts.append((log_prob, points, log_prob - known, log_ratio))
+
+    def _at(self, temperature: float) -> Iterator[tuple[Tensor, Points]]:
+        """The log-density of the truths at a temperature, and points of their posteriors."""
+        share = 1 - self.start / temperature
+        for log_prob, points, at_truth, at_points in self.parts:
+            less = share * at_points.nan_to_num(neginf=0.0)
+            warm = replace(
+                points, log_prob=points.log_prob - less, log_mass=points.log_mass - less
+            )
+            yield log_prob - share * at_truth.nan_to_num(neginf=0.0), warm
+
+    def alpha(self, temperature: float) -> Tensor:
+        """The mass less dense than each truth, (N,)."""
+        found: list[Tensor] = []
+        for log_prob, points in self._at(temperature):
+            uniform = torch.rand(len(log_prob), generator=generator(self.seed, len(found)))
+            found.append(randomized_alpha(log_prob, points, uniform))
+        return torch.cat(found)
+
+    def log_prob(self, temperature: float) -> Tensor:
+        """The normalized log-density of each truth, (N,)."""
+        parts = self._at(temperature)
+        return torch.cat([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
+
+
+class PoweredPosterior:
+    """Posteriors of N observations at a temperature."""
+
+    def __init__(self, estimator: "Powered", x: Tensor) -> None:
+        self.estimator, self.x, self.inner = estimator, x, estimator.inner(x)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
+        return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        known = log_prior(self.estimator.prior, theta)
+        value: Tensor = (self.inner.log_prob(theta) - known) / self.estimator.temperature
+        return value.masked_fill(known == -torch.inf, 0.0)
+
+    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
+        """Draw ``(*sample_shape, N, D)``, as of :func:`prudent.estimators.sampling.draw`."""
+        draws, _ = draw(self, self.estimator.prior, sample_shape, method)
+        return draws
+
+    def rows(self, index: Tensor | slice) -> "PoweredPosterior":
+        """The posteriors of some observations."""
+        return PoweredPosterior(self.estimator, self.x[index])
+
+
+class Powered:
+    """A foreign estimator at a temperature: unnormalized.
+
+    Args:
+        inner: Any estimator.
+        temperature: The number by which the log of posterior over prior is divided.
+    """
+
+    normalized = False
+
+    def __init__(self, inner: Estimator, temperature: float) -> None:
+        self.inner, self.prior, self.temperature = inner, inner.prior, temperature
+
+    def __call__(self, x: Tensor) -> PoweredPosterior:
+        """The posteriors given ``x``."""
+        return PoweredPosterior(self, x)

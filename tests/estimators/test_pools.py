@@ -1,0 +1,225 @@
+"""Pools of flows and their temperatures: normalized, drawn from as they say, inside the prior."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import kstest
+from torch.distributions import Gamma, Independent, Normal, Uniform
+
+import prudent
+from prudent._randomness import seeded
+from prudent.errors import InputError
+from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator
+from prudent.estimators._regression import Regression
+from prudent.estimators._support import Support
+from prudent.estimators.ensemble import log_pool, tempered
+from prudent.estimators.priors import Product, log_prior
+
+POOLS = ("mixture", "log")
+
+
+def box(dim):
+    return Independent(Uniform(torch.full((dim,), -2.0), torch.full((dim,), 3.0)), 1)
+
+
+def members(dim, number=3, kind=FlowEstimator, prior=None):
+    """Untrained networks that disagree, of x with two numbers."""
+    prior = box(dim) if prior is None else prior
+    made = []
+    for seed in range(number):
+        with seeded(seed, "pool test"):
+            member = kind(prior, dim, (2,), hidden=[16, 16])
+            theta = prior.sample((500,))
+            member.adapt(theta, theta[:, :1].expand(-1, 2) + 0.4 * torch.randn(500, 2))
+            with torch.no_grad():
+                for weight in member.head.parameters():
+                    weight += 0.15 * torch.randn_like(weight)
+        made.append(member.eval())
+    return made
+
+
+def observations(number=3):
+    return torch.linspace(-1.5, 2.5, 2 * number).reshape(number, 2)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_densities_integrate_to_one(pool, temperature, dim):
+    posterior = Ensemble(members(dim), pool, None, temperature)(observations())
+    number = 4001 if dim == 1 else 401
+    axis = torch.linspace(-2, 3, number)
+    cells = torch.cartesian_prod(*[axis] * dim).reshape(-1, 1, dim).expand(-1, 3, -1)
+    with torch.no_grad():
+        mass = posterior.log_prob(cells).exp().sum(0) * (5 / (number - 1)) ** dim
+        raw = posterior.unnormalized().log_prob(cells).exp().sum(0) * (5 / (number - 1)) ** dim
+    torch.testing.assert_close(mass, torch.ones(3), atol=0.01, rtol=0)
+    if pool == "log" or temperature != 1:  # what has to be divided by is far from one
+        assert (raw - 1).abs().max() > 0.03
+
+
+def alphas(posterior, theta):
+    """The alphas of draws (L, N, D), by many other draws with weights."""
+    free = posterior.unnormalized()
+    _, density, proposal = free.from_noise(torch.randn(6000, len(posterior), theta.shape[-1]))
+    weight = (density - proposal).softmax(dim=0)
+    with torch.no_grad():
+        own = free.log_prob(theta)
+    return torch.stack([(weight * (density < one)).sum(dim=0) for one in own]).flatten()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+@pytest.mark.parametrize("dim", [1, 2, 5, 10])
+def test_draws_match_the_density(pool, temperature, dim):
+    """Alphas of draws are uniform."""
+    with seeded(dim, "draws"):
+        posterior = Ensemble(members(dim), pool, None, temperature)(observations(2))
+        assert kstest(alphas(posterior, posterior.sample((400,))).numpy(), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("wrong", [("mixture", 1.0), ("log", 2.0)])
+def test_other_draws_would_be_seen(wrong):
+    pool, temperature = wrong
+    with seeded(0, "draws"):
+        posterior = Ensemble(members(2), "log")(observations(2))
+        other = Ensemble(members(2), pool, None, temperature)(observations(2)).sample((400,))
+        assert kstest(alphas(posterior, other).numpy(), "uniform").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("kind", [FlowEstimator, RatioEstimator])
+@pytest.mark.parametrize("pool", POOLS)
+def test_by_hand(kind, pool):
+    parts, theta = members(2, kind=kind), box(2).sample((4, 3))
+    posterior = Ensemble(parts, pool, None, 1.6)(observations())
+    with torch.no_grad():
+        each = torch.stack([part(observations()).log_ratio(theta) for part in parts])
+        expected = (each.mean(0) if pool == "log" else each.exp().mean(0).log()) / 1.6
+        found = posterior.log_ratio(theta)
+    gap = found - expected
+    if kind is FlowEstimator:  # up to the normalization
+        gap = gap - gap[0]
+    torch.testing.assert_close(gap, torch.zeros_like(gap), atol=1e-4, rtol=0)
+
+
+def test_the_log_pool_is_nowhere_above_the_mixture():
+    values = torch.randn(5, 1000)
+    assert bool((log_pool(values, "log") <= log_pool(values, "mixture")).all())
+
+
+def test_a_density_does_not_depend_on_the_batch():
+    ensemble, theta = Ensemble(members(2), "log", None, 1.3), box(2).sample((7,))
+    x = observations(7)
+    with torch.no_grad():
+        alone = torch.cat([ensemble(x[i : i + 1]).log_prob(theta[i : i + 1]) for i in range(7)])
+        torch.testing.assert_close(ensemble(x).log_prob(theta), alone, atol=1e-4, rtol=0)
+
+
+def test_hot_posteriors_end_as_the_prior_and_not_at_its_edges():
+    posterior = tempered(members(2)[0], 1e6)(observations())
+    theta = box(2).sample((50, 3))
+    with torch.no_grad():
+        expected = log_prior(box(2), theta)
+        torch.testing.assert_close(posterior.log_prob(theta), expected, atol=0.01, rtol=0)
+
+
+def test_rejection_tells_what_it_kept():
+    posterior = Ensemble(members(2), "log")(observations())
+    assert posterior.sample(100).shape == (100, 3, 2)
+    assert posterior.sampling.method == "rejection"
+    assert 0 < posterior.sampling.acceptance < 1
+    cold = tempered(members(2)[0], 0.5)(observations())
+    assert cold.sample((10, 2)).shape == (10, 2, 3, 2)
+    assert bool((cold.sampling.effective_sample_size > 1).all())
+
+
+def test_temperatures_multiply_and_travel(tmp_path):
+    hot = tempered(tempered(Ensemble(members(2), "log"), 1.5), 2.0)
+    assert hot.temperature == pytest.approx(3.0)
+    hot.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    assert (again.temperature, again.pool) == (hot.temperature, "log")
+    theta = box(2).sample((3,))
+    with torch.no_grad():
+        x = observations()
+        assert torch.equal(again(x).log_prob(theta), hot(x).log_prob(theta))
+    with pytest.raises(InputError, match="temperature"):
+        tempered(hot, 0.0)
+    with pytest.raises(InputError, match="pool"):
+        Ensemble(members(2), "average")
+
+
+PRIORS = {
+    "box": box(2),
+    "positive": Independent(Gamma(torch.tensor([2.0, 3.0]), torch.ones(2)), 1),
+    "mixed": Product([Uniform(1.0, 3.0), Normal(0.0, 1.0), Gamma(2.0, 1.0)]),
+    "line": Independent(Normal(torch.zeros(2), torch.ones(2)), 1),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_the_support_has_no_edges(name):
+    prior = PRIORS[name]
+    theta = prior.sample((200,))
+    support = Support(prior, theta.shape[1])
+    values, log_volume = support(theta)
+    torch.testing.assert_close(support.inverse(values), theta, atol=1e-4, rtol=1e-4)
+    for row in range(5):
+        jacobian = torch.autograd.functional.jacobian(lambda t: support(t)[0], theta[row])
+        assert float(jacobian.det().abs().log()) == pytest.approx(float(log_volume[row]), abs=1e-3)
+    torch.testing.assert_close(support.log_volume(values), log_volume, atol=1e-4, rtol=1e-4)
+    draws = support.inverse(3 * torch.randn(1000, theta.shape[1]))
+    assert bool((log_prior(prior, draws) > -torch.inf).all())
+
+
+def test_uniform_priors_are_normal_there_and_nothing_is_outside():
+    support = Support(box(1), 1)
+    values, _ = support(box(1).sample((2000,)))
+    assert kstest(values[:, 0].numpy(), "norm").pvalue > 1e-3
+    flow = members(1)[0](torch.zeros(1, 2))
+    with torch.no_grad():
+        outside = flow.log_prob(torch.tensor([[[-2.1]], [[3.1]]]))
+    assert bool((outside == -torch.inf).all())
+
+
+def test_flows_of_a_box_do_not_leak():
+    draws = members(2)[0](observations()).sample((4000,))
+    assert bool((log_prior(box(2), draws) > -torch.inf).all())
+    paper = FlowEstimator(box(2), 2, (2,), **FlowEstimator.paper((2,)))
+    paper.adapt(box(2).sample((100,)), torch.randn(100, 2))
+    leaks = log_prior(box(2), paper.eval()(observations()).sample((4000,))) == -torch.inf
+    assert bool(leaks.any())
+
+
+def test_the_regression_is_least_squares():
+    torch.manual_seed(0)
+    features = torch.randn(5000, 3)
+    slope = torch.tensor([[1.0, -2.0, 0.0], [0.5, 0.0, 1.0]])
+    noise = torch.randn(5000, 2) @ torch.tensor([[0.3, 0.0], [0.2, 0.1]]).T
+    values = features @ slope.T + 1.5 + noise
+    regression = Regression(2, 3)
+    torch.testing.assert_close(regression(values, features), values)  # nothing at first
+    regression.adapt(values, features)
+    rest = regression(values, features)
+    torch.testing.assert_close(rest.T.cov(), torch.eye(2), atol=0.01, rtol=0)
+    torch.testing.assert_close(regression.weight, slope, atol=0.03, rtol=0)
+    torch.testing.assert_close(regression.inverse(rest, features), values, atol=1e-4, rtol=0)
+    assert float(regression.log_scale()) == pytest.approx(math.log(0.3 * 0.1), abs=0.05)
+
+
+@pytest.mark.parametrize("method", ["npe", "nre"])
+def test_units_change_no_result(method):
+    """Degrees or radians, and a shift: the same posteriors beyond rounding."""
+    problem = prudent.problems.get("two_moons")
+    (theta, x), (new, seen) = problem.draw(400, 0), problem.draw(100, 1)
+    scale, shift = 2.0**7, 64.0  # exact in float32, so that only the arithmetic can differ
+    ends = torch.full((2,), shift - scale), torch.full((2,), shift + scale)
+    other = Independent(Uniform(*ends), 1)
+    options = {"method": method, "epochs": 4, "progress": False}
+    first = prudent.fit(theta, x, problem.prior, **options)
+    second = prudent.fit(theta * scale + shift, x, other, **options)
+    with torch.no_grad():
+        before = first(seen).log_prob(new)
+        after = second(seen).log_prob(new * scale + shift) + 2 * math.log(scale)
+    torch.testing.assert_close(after, before, atol=0.02, rtol=0)

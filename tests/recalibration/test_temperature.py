@@ -1,0 +1,179 @@
+"""A temperature makes posteriors as wide as pairs that training did not see say they should be."""
+
+import pytest
+import torch
+from known_posteriors import box, density, gaussian
+from torch.distributions import Independent, Normal
+
+import prudent
+from prudent.datasets import Pairs
+from prudent.diagnostics import diagnose, measure
+from prudent.errors import InputError
+from prudent.estimators.ensemble import tempered
+from prudent.estimators.priors import log_prior
+from prudent.problems.gaussian import NOISE, exact_posterior
+from prudent.recalibration import Powered, recalibrate
+from prudent.recalibration.temperature import fit_temperature, is_safe
+
+PROBLEM = prudent.problems.get("gaussian")
+CALIBRATION, NEW = PROBLEM.draw(1000, 1), PROBLEM.draw(4000, 2)
+FEW = tuple(values[:300] for values in CALIBRATION)
+
+
+def trained_with(noise, method):
+    """A good network for data with another noise: wrong in its width, not in its shape."""
+    torch.manual_seed(0)
+    theta = PROBLEM.prior.sample((6000,))
+    x = theta + noise * NOISE * torch.randn(theta.shape)
+    options = {"method": method, "epochs": 12, "progress": False}
+    return prudent.fit(theta, x, PROBLEM.prior, **options)
+
+
+def worst(result):
+    return float((result.coverage.curve - result.coverage.levels).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "noise"), [("npe", 0.7), ("npe", 1.4), ("nre", 0.6)])
+def test_wrong_widths_are_mended(noise, method, tmp_path):
+    estimator, new, calibration, bound = trained_with(noise, method), NEW, CALIBRATION, 0.04
+    if method == "nre":  # slow to normalize: fewer pairs, whose coverage has larger errors
+        new, calibration, bound = tuple(values[:250] for values in NEW), FEW, 0.09
+    before = diagnose(estimator, *new, progress=False)
+    assert worst(before) > bound + 0.02  # there is something to mend
+    mended = recalibrate(estimator, *calibration, target="calibrated")
+    after = diagnose(mended, *new, progress=False)
+    assert worst(after) <= bound
+    assert (mended.temperature > 1) == (noise < 1)
+    assert after.log_posterior > before.log_posterior
+    mended.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    with torch.no_grad():
+        expected = mended(new[1][:20]).log_prob(new[0][:20])
+        assert torch.equal(again(new[1][:20]).log_prob(new[0][:20]), expected)
+    assert again(new[1][:3]).sample((10,)).shape == (10, 3, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widen", [0.7, 1.0])
+def test_conservative_posteriors_are_safe_on_new_pairs(widen):
+    """Of a foreign density: over-confident ones are widened, and none is left short."""
+    estimator = gaussian(widen=widen)
+    mended = recalibrate(estimator, *FEW)
+    assert isinstance(mended, Powered)
+    assert not mended.normalized
+    result = diagnose(mended, *(values[:300] for values in NEW), progress=False)
+    assert result.auc > 0
+    assert result.worst_shortfall < 0.06
+    assert result.verdict.kind != "over-confident"
+    if widen < 1:
+        assert mended.temperature > 1
+
+
+def test_the_temperature_is_that_of_the_closed_form():
+    """A normal q of width w s against a prior of width 1: precisions are mixed."""
+    widen = 0.7
+    shrink = 1 / (1 + NOISE**2)
+    narrow = 1 / (widen**2 * NOISE**2 * shrink)
+    true = 1 / (NOISE**2 * shrink)
+    expected = (narrow - 1) / (true - 1)  # the power at which the precision is the true one
+    pairs = Pairs(*PROBLEM.draw(500, 5))
+    found = fit_temperature([(gaussian(widen=widen), pairs)], target="calibrated")
+    # Alpha has an error over 500 pairs, which is 0.013 of 0.5, and its mean is pulled a little.
+    assert found == pytest.approx(expected, rel=0.15)
+
+
+def test_one_density_is_wider_and_inside_the_prior():
+    prior = box(2)
+    inner = density(lambda theta, x: exact_posterior(x).log_prob(theta), prior)
+    hot = Powered(inner, 3.0)(NEW[1][:4])
+    theta = 4.5 * torch.randn(200, 4, 2)
+    known = log_prior(prior, theta)
+    expected = known + (exact_posterior(NEW[1][:4]).log_prob(theta) - known) / 3
+    torch.testing.assert_close(
+        hot.log_prob(theta), expected.masked_fill(known == -torch.inf, -torch.inf)
+    )
+    assert len(hot.rows(torch.tensor([2, 0]))) == 2
+    assert hot.sample((50,)).shape == (50, 4, 2)
+
+
+def test_safe_is_more_than_calibrated():
+    torch.manual_seed(0)
+    uniform = torch.rand(4000)
+    assert not is_safe(uniform**1.2)
+    assert not is_safe(uniform - 0.0)
+    assert is_safe(uniform**0.8)
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(InputError, match="too few"):
+        recalibrate(gaussian(), *PROBLEM.draw(10, 1))
+    with pytest.raises(InputError, match="target"):
+        recalibrate(gaussian(), *FEW, target="narrow")
+    broken = density(lambda theta, x: theta.sum(-1) * torch.nan, PROBLEM.prior)
+    with pytest.raises(InputError):
+        recalibrate(broken, *FEW)
+
+
+def test_temperatures_agree_with_measured_ones():
+    """Points at one temperature stand for another: the alphas are those of drawing there."""
+    flow = trained_with(0.8, "npe")
+    pairs = Pairs(*(values[:400] for values in NEW))
+    found = fit_temperature([(flow, pairs)], target="calibrated")
+    alpha = measure(tempered(flow, found), pairs, progress=False).alpha
+    assert float(alpha.mean()) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_recommended_estimator_is_one_word():
+    problem = prudent.problems.get("slcp")
+    theta, x = problem.draw(300, 0)
+    estimator = prudent.fit(theta, x, problem.prior, epochs=15, progress=False)
+    assert (len(estimator), estimator.info["method"]) == (5, "prudent")
+    assert estimator.temperature == estimator.info["temperature"]
+    found = estimator.out_of_fold
+    assert found.num_pairs == 300
+    assert torch.equal(found.pairs.theta, theta)
+    assert "out-of-fold pairs" in str(found) or "cannot be measured" in str(found)
+    assert str(found).startswith("at least this cautious: ")
+    fast = prudent.fit(theta, x, problem.prior, preset="fast", epochs=3, progress=False)
+    assert len(fast) == 1
+    paper = prudent.fit(theta, x, problem.prior, preset="paper", epochs=1, progress=False)
+    assert paper.info["method"] == "calnpe"
+    assert paper.hidden == (64, 64)
+
+
+@pytest.mark.slow
+def test_repetitions_pool_the_members_that_did_not_see_a_pair(tmp_path):
+    theta, x = PROBLEM.draw(200, 0)
+    options = {"members": 3, "repetitions": 2, "epochs": 3, "progress": False, "hidden": [16]}
+    estimator = prudent.fit(theta, x, PROBLEM.prior, **options)
+    assert len(estimator) == 6
+    assert estimator.fold.shape == (2, 200)
+    assert set(estimator.fold[0].tolist()) == {0, 1, 2}
+    assert set(estimator.fold[1].tolist()) == {3, 4, 5}
+    # By hand for one pair: the mixture of its two members, at the temperature.
+    chosen = [list(estimator)[k] for k in estimator.fold[:, 7].tolist()]
+    pool = prudent.estimators.Ensemble(chosen, "mixture", None, estimator.temperature)
+    with torch.no_grad():
+        expected = float(pool(x[7:8]).log_prob(theta[7:8]))
+    stored = estimator.out_of_fold.measurement.log_posterior[7]
+    assert float(stored) == pytest.approx(expected, abs=0.1)
+    estimator.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model").out_of_fold
+    assert again.metrics() == estimator.out_of_fold.metrics()
+    assert str(again) == str(estimator.out_of_fold)
+
+
+def test_out_of_fold_means_out_of_fold():
+    """The density of each pair is that of the member that did not train on it, and of no other."""
+    prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    theta, x = PROBLEM.draw(90, 0)
+    options = {"members": 3, "ensemble": "folds", "epochs": 2, "method": "npe", "hidden": [16]}
+    estimator = prudent.fit(theta, x, prior, progress=False, **options)
+    with torch.no_grad():
+        each = torch.stack([member(x).log_prob(theta) for member in estimator])
+    own = each.gather(0, estimator.fold[:1])[0]
+    found = estimator.out_of_fold.measurement.log_posterior
+    torch.testing.assert_close(found, own, atol=1e-5, rtol=0)
+    assert not torch.allclose(found, each[0], atol=1e-3)
