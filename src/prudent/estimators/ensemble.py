@@ -46,7 +46,7 @@ from prudent.history import History
 
 # The integral is the mean of rounds with so many draws of each member; rounds are added, up to so
 # many, until its relative error is this small.
-DRAWS_PER_ROUND, LEAST_ROUNDS, MOST_ROUNDS, TOLERANCE = 64, 3, 48, 0.003
+DRAWS_PER_ROUND, LEAST_ROUNDS, MOST_ROUNDS, TOLERANCE = 64, 8, 64, 0.002
 # The share of draws that come from the prior, where the temperature is not one.
 PRIOR_SHARE = 0.25
 # Observations whose integral is found at a time.
