@@ -90,7 +90,14 @@ class FromNoise(Protocol):
 
 @runtime_checkable
 class Normalizable(Protocol):
-    """A posterior whose normalization takes many evaluations, and can be left to the caller."""
+    """A posterior whose normalization takes many evaluations, and can be left to the caller.
+
+    Attributes:
+        normalization: What its densities are divided by: ``"none"``; ``"cut"``, the mass inside
+            the prior's support of a density on the whole space; or ``"pool"``, some integral.
+    """
+
+    normalization: str
 
     def unnormalized(self) -> Self:
         """The same posteriors with log-densities up to a constant per observation."""

@@ -71,8 +71,9 @@ class Diagnosis:
     worst_excess = _of_curve("worst_excess")
     log_posterior = metric(
         "The mean normalized log-density of the truth; minus infinity if it is zero for any pair. "
-        "For a flow this is its own density, without a correction for leakage. For a ratio it is "
-        "over the pairs that are resolved, as its normalization is not known elsewhere.",
+        "It is that of the posterior inside the prior's support; of a foreign flow its own, "
+        "without a correction for leakage. For a ratio it is over the pairs that are resolved, as "
+        "its normalization is not known elsewhere.",
         lambda d: _mean(d._log_density)[0],
     )
     log_posterior_error = metric(
@@ -103,8 +104,8 @@ class Diagnosis:
         lambda d: None if d.measurement.normalized else _mean(d._log_norm)[1],
     )
     leakage = metric(
-        "The posterior mass outside the prior's support, where coverage does not look. On the "
-        "grid it is what the cells do not add up to, right to about 0.01.",
+        "The mass of the flow outside the prior's support, which is cut off. On the grid it is "
+        "what the cells do not add up to, right to about 0.01.",
         lambda d: (
             max(0.0, float(1 - d._log_norm.exp().mean())) if d.measurement.normalized else 0.0
         ),

@@ -12,15 +12,16 @@ all through :func:`prudent.coverage.alpha`:
 - ``importance``: weighted draws, in any number of dimensions; for ratios.
 
 What is measured is the posterior cut to the prior's support, in all three. A flow can put mass
-where the prior has none; that share is its leakage, reported as a number. The log posterior stays
-the flow's own density, without a correction for what is cut off: dividing by the mass inside would
-add ``-log(1 - leakage)`` to each.
+where the prior has none; that share is its leakage, reported as a number. Our flows are cut in
+everything that they hand out, so that their log posterior is divided by the mass inside. A foreign
+flow is judged by its own density: dividing would add ``-log(1 - leakage)`` to each.
 
 Ties count at random: where part of the posterior has exactly the density of the truth, a
 uniform share of that part is taken. So a constant density, the prior on a box for instance, has
 the coverage of the prior, which is calibrated.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -290,10 +291,13 @@ def _measured(
 ) -> Measurement:
     """What points of one kind say about pairs."""
     parts: list[Measurement] = []
-    exact = estimator.normalized and not isinstance(estimator(pairs.x[:1]), Normalizable)
+    divided = getattr(estimator(pairs.x[:1]), "normalization", "none")
+    exact = estimator.normalized and divided == "none"
     for batch, log_prob, points in points_of(estimator, pairs, strategy):
         weight = points.weight
         log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
+        if divided == "cut":  # half a point where none is inside
+            log_norm = log_norm.clamp(min=-math.log(2 * len(points.log_mass)))
         uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(parts)))
         parts.append(
             Measurement(
@@ -301,7 +305,7 @@ def _measured(
                 estimator.normalized,
                 randomized_alpha(log_prob, points, uniform),
                 log_prob if exact else log_prob - log_norm,
-                torch.zeros_like(log_norm) if estimator.normalized and not exact else log_norm,
+                torch.zeros_like(log_norm) if divided == "pool" else log_norm,
                 size,
                 points.resolved & (size >= FEW_POINTS),
                 points.missed,
@@ -346,7 +350,8 @@ def choose(
         num_draws: See :func:`measure`.
     """
     prior, dim = estimator.prior, pairs.theta.shape[1]
-    even = estimator.normalized and isinstance(estimator(pairs.x[:1]), FromNoise)
+    first = estimator(pairs.x[:1])
+    even = estimator.normalized and isinstance(first, FromNoise)
     if method == "auto":
         small = dim <= GRID_UP_TO["flow" if estimator.normalized else "ratio"] and not even
         method = "grid" if small and support_bounds(prior, dim) is not None else "samples"
@@ -358,5 +363,8 @@ def choose(
         return (grid,) if grid.sparse else (grid, Importance(estimator, dim))
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
-        return (Samples(prior, dim if even else None, num_draws),)
+        samples = Samples(prior, dim if even else None, num_draws)
+        # Few draws of a flow may be left inside the support to which it is cut.
+        cut = getattr(first, "normalization", "none") == "cut"
+        return (samples, Importance(estimator, dim)) if cut else (samples,)
     return (Importance(estimator, dim),)

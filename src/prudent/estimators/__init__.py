@@ -12,20 +12,21 @@ from prudent._files import load_tensors
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError, one_line, shortened
 from prudent.estimators._headers import Header, check_weights
-from prudent.estimators.base import FORMAT
+from prudent.estimators.base import FORMAT, NOVELTY
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
 from prudent.estimators.ensemble import Ensemble as Ensemble
 from prudent.estimators.networks import DilatedCNN as DilatedCNN
 from prudent.estimators.networks import ResNet18 as ResNet18
 from prudent.estimators.networks import SeriesCNN as SeriesCNN
+from prudent.estimators.novelty import Novelty
 from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
 
 # Tensors of a file that are no part of the networks begin with one of these.
-APART = ("out_of_fold", "conformal.")
+APART = ("out_of_fold", "conformal.", NOVELTY)
 REMEDY = "Restore it or train again."
 
 
@@ -56,6 +57,8 @@ def load(
         estimator.info = header.value("info", dict)
         # Files of 0.1.0 have none.
         estimator.history = History.from_jsonl(settings.get("history", ""))
+        kept = {n.removeprefix(NOVELTY): v for n, v in found.items() if n.startswith(NOVELTY)}
+        estimator.novelty = Novelty(kept) if kept else None
     except InputError:  # something that the caller can mend
         raise
     except Exception as error:

@@ -8,7 +8,8 @@ rejected.
 - An interval is mapped by the normal quantile, :math:`z = \Phi^{-1}((\theta - a) / (b - a))`. What
   is uniform on the interval is standard normal in z, which is what a flow begins from.
 - A half-line is mapped by the logarithm of the distance from its end.
-- A line stays as it is, and so does everything whose support is not a product of such parts.
+- A line stays as it is, and so does everything whose support is not a product of such parts: there
+  a posterior is cut to the support.
 """
 
 import math
@@ -30,17 +31,40 @@ def axis_bounds(prior: Prior | None, dim: int) -> tuple[Tensor, Tensor]:
     >>> axis_bounds(Independent(Gamma(torch.ones(2), torch.ones(2)), 1), 2)
     (tensor([0., 0.], dtype=torch.float64), tensor([inf, inf], dtype=torch.float64))
     """
+    parts, ends = _parts(prior, dim), []
+    for name, infinite in (("lower_bound", -torch.inf), ("upper_bound", torch.inf)):
+        values = [
+            torch.as_tensor(getattr(part, name, infinite)).reshape(-1).expand(length)
+            for part, length in parts
+        ]
+        ends.append(torch.cat(values).double().clone())
+    return ends[0], ends[1]
+
+
+def is_open(prior: Prior, dim: int) -> bool:
+    """Whether coordinates with :func:`axis_bounds` may lie outside the support.
+
+    >>> from torch.distributions import Dirichlet, Exponential, Independent
+    >>> is_open(Independent(Exponential(torch.ones(2)), 1), 2), is_open(Dirichlet(torch.ones(3)), 3)
+    (False, True)
+    """
+    bounds = ("lower_bound", "upper_bound")
+    return not all(
+        part is constraints.real or any(hasattr(part, bound) for bound in bounds)
+        for part, _ in _parts(prior, dim)
+    )
+
+
+def _parts(prior: Prior | None, dim: int) -> list[tuple[Any, int]]:
+    """The supports of some parameters after others, and their numbers; None if not known."""
     try:
         support: Any = getattr(prior, "support", None)
     except NotImplementedError:
         support = None
     support = getattr(support, "base_constraint", support)
-    parts = support.cseq if isinstance(support, constraints.cat) else [support]
-    ends = []
-    for name, infinite in (("lower_bound", -torch.inf), ("upper_bound", torch.inf)):
-        values = [torch.as_tensor(getattr(part, name, infinite)).reshape(-1) for part in parts]
-        ends.append(torch.cat(values).double().expand(dim).clone())
-    return ends[0], ends[1]
+    several = isinstance(support, constraints.cat)
+    parts = zip(support.cseq, support.lengths, strict=True) if several else [(support, dim)]
+    return [(getattr(part, "base_constraint", part), length) for part, length in parts]
 
 
 class Support(nn.Module):

@@ -27,6 +27,8 @@ from prudent.estimators.priors import dtype_of, to_spec
 from prudent.history import History
 
 FORMAT = 1
+# The names of the tensors of the test for novelty begin with this.
+NOVELTY = "novelty."
 # An observation of more numbers than this goes through a network, down to so many features.
 MOST_INPUTS, NUM_FEATURES = 64, 32
 # The last rows of the history are saved, members of an ensemble counted together.
@@ -117,6 +119,8 @@ class Saved(nn.Module):
     prior: Prior
     info: dict[str, Any]
     history: History
+    # The test of whether observations are like the simulations; None if there is none.
+    novelty: Any = None
     # What the file held beside the networks, of which `prudent.load` makes the rest.
     stored: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -134,7 +138,8 @@ class Saved(nn.Module):
 
     def more_tensors(self) -> dict[str, Tensor]:
         """What is saved beside the weights."""
-        return {}
+        known = {} if self.novelty is None else self.novelty.tensors
+        return {NOVELTY + name: value for name, value in known.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, atomically; :func:`prudent.load` reads it."""

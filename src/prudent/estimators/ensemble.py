@@ -42,6 +42,7 @@ from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
 from prudent.estimators.importance import SamplingReport, chosen_draws
 from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.priors import log_prior
+from prudent.estimators.sampling import draw, reject
 from prudent.history import History
 
 # The integral is the mean of rounds with so many draws of each member; rounds are added, up to so
@@ -51,8 +52,6 @@ DRAWS_PER_ROUND, LEAST_ROUNDS, MOST_ROUNDS, TOLERANCE = 64, 8, 64, 0.002
 PRIOR_SHARE = 0.25
 # Observations whose integral is found at a time.
 ROWS = 256
-# Rejection is given up after so many rounds, and not tried if less than this share is kept.
-MOST_TRIES, LEAST_KEPT = 100, 0.02
 # Weighted draws among which one is chosen, where rejection is not possible.
 NUM_CANDIDATES = 8
 # The names of the tensors of an out-of-fold diagnosis begin with this.
@@ -77,6 +76,7 @@ def tempered(estimator: "NeuralEstimator | Ensemble", temperature: float) -> "En
         warmth = estimator.temperature * temperature
         other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth)
     other.info, other.history = estimator.info, estimator.history
+    other.novelty = estimator.novelty
     return other.train(estimator.training)
 
 
@@ -117,8 +117,19 @@ class FlowEnsemblePosterior(_Pooled):
 
     def __init__(self, estimator: "Ensemble", parts: Sequence[Any], *, raw: bool = False) -> None:
         super().__init__(estimator, parts)
-        # Whether the normalization is left to the caller.
-        self.raw = raw or (estimator.pool == "mixture" and estimator.temperature == 1)
+        self.normalization = "none" if raw else self._kind
+
+    @property
+    def _kind(self) -> str:
+        """What the densities have to be divided by."""
+        if self.estimator.pool != "mixture" or self.estimator.temperature != 1:
+            return "pool"
+        return "cut" if self._leaks else "none"
+
+    @property
+    def _leaks(self) -> bool:
+        """Whether members have mass outside the prior's support."""
+        return any(part.estimator.leaks for part in self.parts)
 
     def unnormalized(self) -> Self:
         """The same posteriors without the search for their normalization."""
@@ -128,7 +139,7 @@ class FlowEnsemblePosterior(_Pooled):
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
         value = self._density(theta, self._each("log_prob", theta))
-        return value if self.raw else value - self.log_norm
+        return value if self.normalization == "none" else value - self.log_norm
 
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
@@ -138,7 +149,7 @@ class FlowEnsemblePosterior(_Pooled):
     def _density(self, theta: Tensor, values: Tensor) -> Tensor:
         """The log of g at theta, from the log-densities of the members (K, ..., N)."""
         pooled, share = log_pool(values, self.estimator.pool), 1 / self.estimator.temperature
-        if share == 1:
+        if share == 1 and not self._leaks:
             return pooled
         known = log_prior(self.estimator.prior, theta)
         # Minus infinity stays what it is, also for shares above one.
@@ -169,7 +180,7 @@ class FlowEnsemblePosterior(_Pooled):
                 known = self._prior_draws(number, 1).expand(-1, len(rows), -1)
             _, density, proposal = some._weighted(noise, known)
             log_mean = (density - proposal).double().logsumexp(dim=0).cpu() - math.log(number)
-            unit = log_mean if index == 0 else unit
+            unit = log_mean.nan_to_num(neginf=0.0) if index == 0 else unit
             value = (log_mean - unit[rows]).exp()
             sums[:, rows] += torch.stack((torch.ones_like(value), value, value.square()))
             mean, square = sums[1] / sums[0], sums[2] / sums[0]
@@ -178,7 +189,9 @@ class FlowEnsemblePosterior(_Pooled):
                 rows = (error > TOLERANCE * mean).nonzero().squeeze(1)
             if len(rows) == 0:
                 break
-        found: Tensor = unit + (sums[1] / sums[0]).log()
+        # Half a draw where none lies inside the prior's support.
+        least = 0.5 / (number * sums[0])
+        found: Tensor = unit + (sums[1] / sums[0]).maximum(least).log()
         return found.to(self.features.device, self.estimator.dtype)
 
     @torch.no_grad()
@@ -213,7 +226,7 @@ class FlowEnsemblePosterior(_Pooled):
             share = math.log(len(known) / len(noise))
             proposals.append((log_prior(prior, theta) + share).unsqueeze(0))
         value = self._density(theta, each)
-        value = value if self.raw else value - self.log_norm
+        value = value if self.normalization == "none" else value - self.log_norm
         return theta, value, torch.cat(proposals).logsumexp(dim=0)
 
     @torch.no_grad()
@@ -221,7 +234,7 @@ class FlowEnsemblePosterior(_Pooled):
         """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
         shape = as_shape(sample_shape)
         number = torch.Size(shape).numel()
-        if self.estimator.pool == "mixture" and self.estimator.temperature == 1:
+        if self._kind == "none":
             draws = self._mixture_sample(number)
         else:
             draws, self.sampling = self._rejection(number)
@@ -249,33 +262,27 @@ class FlowEnsemblePosterior(_Pooled):
         above = log_pool(each, "mixture") + math.log(share)
         if share < 1:
             above = torch.logaddexp(above, log_prior(prior, theta) + math.log(1 - share))
-        return theta.cpu(), (self._density(theta, each) - above).nan_to_num(nan=-torch.inf).cpu()
+        return theta, (self._density(theta, each) - above).nan_to_num(nan=-torch.inf)
 
     def _rejection(self, number: int) -> tuple[Tensor, SamplingReport]:
         """Draws (number, N, D), of which those that are kept are exact."""
-        kept = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
-        count = torch.zeros(len(self), dtype=torch.long)
-        acceptance = self.log_norm.exp().cpu()
+        device, acceptance = self.features.device, self.log_norm.exp().cpu()
         # Below one nothing is known that is nowhere less than the density.
-        count[(acceptance < LEAST_KEPT) | (self.estimator.temperature < 1)] = number
-        worth = torch.where(count == number, 0.0, float(number))
-        for _ in range(MOST_TRIES):
-            rows = (count < number).nonzero().squeeze(1)
-            if len(rows) == 0:
-                break
-            some = self.rows(rows.to(self.features.device))
-            theta, log_share = some._candidates(max(number, DRAWS_PER_ROUND))
-            keep = torch.rand_like(log_share).log() < log_share
-            place = keep.cumsum(dim=0) - 1 + count[rows]
-            keep &= place < number
-            kept[place[keep], rows.expand(len(theta), -1)[keep]] = theta[keep]
-            count[rows] += keep.sum(dim=0)
-        left = ((worth == 0) | (count < number)).nonzero().squeeze(1)
-        if len(left):
-            some = self.rows(left.to(self.features.device)).unnormalized()
-            kept[:, left], worth[left] = some._resampled(number)
+        kept = acceptance if self.estimator.temperature >= 1 else torch.zeros(len(self))
+        draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
+        left = reject(
+            lambda rows, number: self.rows(rows.to(device))._candidates(number), kept, draws
+        )
+        worth = torch.full((len(self),), float(number))
+        some = self.rows(left.to(device))
+        if len(left) and self._leaks:  # members may be almost nowhere inside
+            prior, raw = self.estimator.prior, some.unnormalized()
+            found, report = draw(raw, prior, number, like=self.log_norm)
+            draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
+        elif len(left):
+            draws[:, left], worth[left] = some.unnormalized()._resampled(number)
         report = SamplingReport("rejection", number, worth, acceptance=float(acceptance.mean()))
-        return kept.to(self.features.device), report
+        return draws.to(self.log_norm), report
 
     def _resampled(self, number: int) -> tuple[Tensor, Tensor]:
         """Draws (number, N, D) chosen from weighted ones, and the number that they are worth."""
@@ -350,7 +357,9 @@ class Ensemble(Saved):
     def forward(self, x: Any) -> RatioEnsemblePosterior | FlowEnsemblePosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
         kind = FlowEnsemblePosterior if self.normalized else RatioEnsemblePosterior
-        return kind(self, [member(x) for member in self.members])
+        parts = [member(x) for member in self.members]
+        # A pool of flows is cut to the prior's support as a whole.
+        return kind(self, [part.unnormalized() for part in parts] if self.normalized else parts)
 
     def describe(self) -> dict[str, Any]:
         """The networks of the members in plain JSON, without their weights."""
@@ -359,9 +368,10 @@ class Ensemble(Saved):
         return {"kind": self.kind, **own, "members": members}
 
     def more_tensors(self) -> dict[str, Tensor]:
-        """The out-of-fold diagnosis."""
+        """What every estimator has, and the out-of-fold diagnosis."""
         found = {} if self.out_of_fold is None else self.out_of_fold.tensors()
-        return {OUT_OF_FOLD + name: value for name, value in found.items()}
+        own = {OUT_OF_FOLD + name: value for name, value in found.items()}
+        return {**super().more_tensors(), **own}
 
     def __repr__(self) -> str:
         method = self.info.get("method", self.members[0].kind)

@@ -2,35 +2,92 @@ r"""Neural posterior estimation: a conditional normalizing flow over theta.
 
 The flow is zuko's neural spline flow on standardized coordinates of theta; densities are in the
 original units. The coordinates are those of the prior's support, in which it has no edges, so that
-the flow lives inside the prior and is normalized there. The paper's flow does without them: its
-support is the whole space, and it leaks outside a bounded prior.
+the flow lives inside the prior and is normalized there. The paper's flow does without them, and
+some supports have no such coordinates: then the flow is trained on the whole space, and what it
+hands out afterwards is cut to the support, with densities divided by the mass that is left.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 import zuko
 from torch import Tensor, nn
 
 from prudent._arrays import as_shape
+from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators import _couplings
-from prudent.estimators._support import Support
+from prudent.estimators._support import Support, axis_bounds, is_open
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
+from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import log_prior
+from prudent.estimators.sampling import draw, reject
 
 NUM_TRANSFORMS = 2
 # Draws of each observation by which our splines are compared with zuko's.
 NUM_COMPARED = 2
+# The mass inside the prior's support is found from rounds of so many draws, for so many
+# observations at a time; rounds are added, up to so many, until its relative error is this small.
+NUM_DRAWS, ROWS, MOST_ROUNDS, TOLERANCE = 2048, 256, 16, 0.01
 # The flow of the paper and of version 0.1.0.
 PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linear": False}
 
 
 class FlowPosterior(NeuralPosterior):
-    """A flow conditioned on N observations, normalized."""
+    """A flow conditioned on N observations, normalized on the prior's support.
+
+    Attributes:
+        sampling: The report of the last :meth:`sample` that took rejection, None before.
+    """
+
+    sampling: SamplingReport | None = None
+
+    def __init__(self, estimator: Any, features: Tensor, *, raw: bool = False) -> None:
+        super().__init__(estimator, features)
+        leaks = estimator.leaks and not estimator.training
+        self.normalization = "cut" if leaks and not raw else "none"
+
+    def unnormalized(self) -> Self:
+        """The flows themselves, on the whole space."""
+        return type(self)(self.estimator, self.features, raw=True)
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The posteriors of some observations; nothing is embedded again."""
+        raw = self.normalization == "none"
+        return type(self)(self.estimator, self.features[index], raw=raw)
+
+    @cached_property
+    def log_mass(self) -> Tensor:
+        """The log of the mass of each flow inside the prior's support, (N,)."""
+        raw, starts = self.unnormalized(), range(0, len(self), ROWS)
+        return torch.cat([raw.rows(slice(i, i + ROWS))._find_log_mass() for i in starts])
+
+    def _find_log_mass(self) -> Tensor:
+        rows = torch.arange(len(self))
+        count, total = torch.zeros(2, len(self)).unbind()
+        for index in range(MOST_ROUNDS):
+            with seeded(index, "mass"):
+                noise = even_noise(NUM_DRAWS, 1, self.estimator.dim).expand(-1, len(rows), -1)
+            theta = self.rows(rows.to(self.features.device)).from_noise(noise)[0]
+            inside = log_prior(self.estimator.prior, theta) > -torch.inf
+            count[rows] += inside.sum(dim=0).cpu()
+            total[rows] += NUM_DRAWS
+            share = count.clamp(min=0.5) / total  # half a draw where none is inside
+            rows = ((1 - share) > TOLERANCE**2 * share * total).nonzero().squeeze(1)
+            if len(rows) == 0:
+                break
+        return share.log().to(self.features.device, self.estimator.dtype)
+
+    def _cut(self, theta: Tensor, log_prob: Tensor) -> Tensor:
+        """Log-densities of the flow as those inside the prior's support."""
+        if self.normalization == "none":
+            return log_prob
+        outside = log_prior(self.estimator.prior, theta) == -torch.inf
+        return log_prob.masked_fill(outside, -torch.inf) - self.log_mass
 
     def _flow(self) -> zuko.distributions.NormalizingFlow:
         flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
@@ -40,11 +97,10 @@ class FlowPosterior(NeuralPosterior):
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
         standard, log_volume = self.estimator.standard(theta, self.features)
-        value: Tensor = self._flow().log_prob(standard).to(theta.dtype) + log_volume
-        return value
+        return self._cut(theta, self._flow().log_prob(standard).to(theta.dtype) + log_volume)
 
     def log_prob_and_wide(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
-        """Log-densities at ``theta``, and those of the draws that noise times a spread makes."""
+        """Log-densities of the flow, and those of the draws that noise times a spread makes."""
         standard, log_volume = self.estimator.standard(theta, self.features)
         flow = self._flow()
         noise, log_slope = flow.transform.call_and_ladj(standard)
@@ -59,19 +115,44 @@ class FlowPosterior(NeuralPosterior):
         return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
 
     def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)`` as a differentiable function of the weights."""
+        """Draw ``(*sample_shape, N, D)`` of the flow, as a function of the weights; never cut."""
         draws = self._flow().rsample(torch.Size(as_shape(sample_shape)))
         theta: Tensor = self.estimator.original(draws, self.features)[0]
         return theta
 
     @torch.no_grad()
     def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``."""
-        return self.rsample(sample_shape)
+        """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
+        if self.normalization == "none":
+            return self.rsample(sample_shape)
+        shape = as_shape(sample_shape)
+        draws, self.sampling = self._inside(torch.Size(shape).numel())
+        return draws.reshape(*shape, *draws.shape[1:])
+
+    def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, N, D) of the flows that lie inside the prior's support."""
+        prior, device = self.estimator.prior, self.features.device
+
+        def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
+            theta = self.rows(rows.to(device)).rsample((number,))
+            inside = log_prior(prior, theta) > -torch.inf
+            return theta, torch.where(inside, 0.0, -torch.inf)
+
+        kept, worth = self.log_mass.exp().cpu(), torch.full((len(self),), float(number))
+        draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
+        left = reject(candidates, kept, draws)
+        if len(left):  # the flow is almost nowhere inside
+            found, report = draw(self.rows(left.to(device)), prior, number, like=self.log_mass)
+            draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
+        report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
+        return draws.to(self.log_mass), report
 
     @torch.no_grad()
     def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:
-        """Draws and their log-density, at the cost of the draws alone."""
+        """Draws and their log-density, for the flow itself at the cost of the draws alone."""
+        if self.normalization == "cut":
+            theta = self.sample(sample_shape)
+            return theta, self.log_prob(theta)
         shape = torch.Size(as_shape(sample_shape))
         return self._unscaled(*self._flow().rsample_and_log_prob(shape))
 
@@ -87,7 +168,7 @@ class FlowPosterior(NeuralPosterior):
         theta, log_prob = self._unscaled(*self._inverse(self._flow(), wide))
         size = (wide.square() - noise.to(wide).square()).sum(dim=-1) / 2
         log_proposal = log_prob + size.to(log_prob) - noise.shape[-1] * math.log(spread)
-        return theta, log_prob, log_proposal
+        return theta, self._cut(theta, log_prob), log_proposal
 
     def _inverse(self, flow: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws from noise of the base, and their log-density."""
@@ -140,6 +221,9 @@ class FlowEstimator(NeuralEstimator):
         self.transforms = whole("transforms", transforms, 1)  # before the head is made
         self.bins, self.coupling, self.bounded = whole("bins", bins, 2), coupling, bounded
         super().__init__(*arguments, **keywords)
+        bounds = torch.stack(axis_bounds(self.prior, self.dim))
+        # Whether the flow has mass outside the prior's support.
+        self.leaks = is_open(self.prior, self.dim) or not (bounded or bool(bounds.isinf().all()))
 
     @classmethod
     def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ integrated autocorrelation time :math:`\tau`.
 """
 
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -22,6 +23,9 @@ from prudent.estimators import mcmc
 from prudent.estimators.importance import Ratio, SamplingReport, resample
 
 METHODS = ("auto", "importance", "mcmc")
+# Rejection is given up after so many rounds of at least so many draws, and not tried if less than
+# this share is kept.
+MOST_TRIES, LEAST_TRIED, LEAST_KEPT = 100, 64, 0.02
 # Importance resampling warns below as many effective draws as were asked for, within these.
 FEW, ENOUGH = 10, 100
 
@@ -76,6 +80,35 @@ def draw(
         warnings.warn(complaint, stacklevel=3)
     draws = draws if like is None else draws.to(like)
     return draws.reshape(*shape, *draws.shape[1:]), report
+
+
+def reject(
+    candidates: Callable[[Tensor, int], tuple[Tensor, Tensor]], kept: Tensor, draws: Tensor
+) -> Tensor:
+    """Draw by rejection for each of N observations.
+
+    Args:
+        candidates: A function of the indices (R,) of observations and of a number L that returns
+            draws (L, R, D), and for each the log of the probability with which to keep it, (L, R).
+        kept: The share of draws that each observation is expected to keep, (N,).
+        draws: The tensor (number, N, D) to fill.
+
+    Returns:
+        The observations that did not get their draws: too few are kept.
+    """
+    few, number = kept < LEAST_KEPT, len(draws)
+    count = torch.where(few, number, 0)
+    for _ in range(MOST_TRIES):
+        rows = (count < number).nonzero().squeeze(1)
+        if len(rows) == 0:
+            break
+        theta, log_share = (part.cpu() for part in candidates(rows, max(number, LEAST_TRIED)))
+        keep = torch.rand_like(log_share).log() < log_share
+        place = keep.cumsum(dim=0) - 1 + count[rows]
+        keep &= place < number
+        draws[place[keep], rows.expand(len(theta), -1)[keep]] = theta[keep]
+        count[rows] += keep.sum(dim=0)
+    return (few | (count < number)).nonzero().squeeze(1)
 
 
 def _complaint(report: SamplingReport) -> str | None:

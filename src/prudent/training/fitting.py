@@ -21,6 +21,7 @@ from prudent.diagnostics.diagnosis import diagnose_parts
 from prudent.errors import DataError, InputError
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.networks import Embedding
+from prudent.estimators.novelty import Novelty
 from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
 from prudent.problems.problem import Problem
 from prudent.recalibration.temperature import fit_temperature, tempered
@@ -141,7 +142,7 @@ def fit(
         info["temperature"] = temperature
     if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
         estimator.out_of_fold = diagnose_parts(unseen, seed=seed)
-    estimator.info = info
+    estimator.info, estimator.novelty = info, Novelty.of(data.sample().x, seed)
     for note in estimator.history.notes():
         logger.warning("%s", note)
     return estimator

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
-from prudent.contracts import PerPair
+from prudent.contracts import Normalizable, PerPair
 from prudent.datasets import Data, Pairs
 from prudent.datasets.pairs import num_batches
 from prudent.errors import InputError, TrainingError
@@ -153,7 +153,10 @@ def _validate(state: TrainingState, objective: WeightedSum, validation: Data) ->
     parts: dict[str, list[PerPair]] = {}
     for batch in validation.batches(VALIDATION_BATCH):
         batch = batch.to(state.device)
-        for name, term in objective.evaluate(estimator(batch.x), batch.theta).items():
+        posterior = estimator(batch.x)
+        if isinstance(posterior, Normalizable):  # the loss is that of the density being trained
+            posterior = posterior.unnormalized()
+        for name, term in objective.evaluate(posterior, batch.theta).items():
             sums[name] += float(term.value) * len(batch) / len(validation)
             for key, figure in term.figures.items():
                 if isinstance(figure, PerPair):

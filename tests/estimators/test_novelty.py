@@ -1,0 +1,69 @@
+"""Observations unlike the simulations are told, and simulations rarely are."""
+
+import pytest
+import torch
+from scipy.stats import binom
+
+import prudent
+from prudent._randomness import seeded
+from prudent.estimators.novelty import MOST_KEPT, RATE, Novelty
+
+PROBLEMS = ("slcp", "weinberg", "mg1", "two_moons", "gaussian")
+
+
+def alarms(test, x):
+    return test.p_value(x) <= test.rate
+
+
+def off(x, distance):
+    """Observations that lie this many standard deviations away, in all directions."""
+    direction = torch.randn(x.shape)
+    return x + distance * direction / direction.norm(dim=1, keepdim=True) * x.std(dim=0)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rates_are_those_that_are_said(name):
+    problem = prudent.problems.get(name)
+    false, found, number = 0, [], 10
+    with seeded(0, "novelty test"):
+        for seed in range(number):
+            test = Novelty.of(problem.draw(1024, seed)[1], seed)
+            new = problem.draw(200, 1000 + seed)[1]
+            false += int(alarms(test, new).sum())
+            found.append(alarms(test, off(new, 10.0)).float().mean())
+    # Alarms of one test come together: its threshold is that of 512 simulations.
+    assert false <= binom.ppf(0.9999, number * 200, 2 * RATE)
+    assert torch.stack(found).mean() >= 0.95
+    with seeded(1, "novelty test"):  # and those that are hardly off are not all told
+        assert alarms(test, off(new, 0.1)).float().mean() < 0.1
+
+
+def test_the_rate_is_exact_over_tests():
+    """Of 49 scores and a new one, the new one is the largest once in fifty."""
+    torch.manual_seed(0)
+    number = 1500
+    false = sum(
+        int(alarms(Novelty.of(torch.randn(98, 2), seed), torch.randn(1, 2))[0])
+        for seed in range(number)
+    )
+    assert binom.ppf(0.001, number, 1 / 50) <= false <= binom.ppf(0.999, number, 1 / 50)
+
+
+def test_pixels_and_extremes():
+    torch.manual_seed(0)
+    images = torch.randn(500, 1, 12, 12).cumsum(-1)
+    test = Novelty.of(images)
+    other = images[:50].flip(-1) + 5 * torch.randn(50, 1, 12, 12)
+    assert alarms(test, other).float().mean() > 0.95
+    heavy = torch.randn(400, 3) / torch.rand(400, 3) ** 8
+    test = Novelty.of(heavy)
+    assert bool(alarms(test, torch.full((1, 3), 3e38)).all())
+    assert not bool(alarms(test, heavy.median(dim=0).values.unsqueeze(0)).any())
+    constant = Novelty.of(torch.cat((torch.randn(300, 1), torch.ones(300, 1)), dim=1))
+    assert bool(alarms(constant, torch.tensor([[0.0, 2.0]])).all())
+    assert not bool(alarms(constant, torch.tensor([[0.0, 1.0]])).any())
+
+
+def test_few_simulations_say_nothing_and_many_are_not_kept():
+    assert Novelty.of(torch.randn(20, 2)) is None
+    assert len(Novelty.of(torch.randn(9000, 2)).tensors["points"]) == MOST_KEPT // 2
