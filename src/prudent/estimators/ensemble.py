@@ -31,11 +31,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from prudent._arrays import as_shape
 from prudent._choices import POOLS
 from prudent._randomness import even_noise, seeded
 from prudent._settings import positive
-from prudent.contracts import Prior, Shape
+from prudent.contracts import Prior
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
@@ -107,13 +106,7 @@ class RatioEnsemblePosterior(_Pooled, RatioPosterior):
 
 
 class FlowEnsemblePosterior(_Pooled):
-    """The pool of flows for N observations, normalized.
-
-    Attributes:
-        sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
-    """
-
-    sampling: SamplingReport | None = None
+    """The pool of flows for N observations, normalized."""
 
     def __init__(self, estimator: "Ensemble", parts: Sequence[Any], *, raw: bool = False) -> None:
         super().__init__(estimator, parts)
@@ -217,15 +210,13 @@ class FlowEnsemblePosterior(_Pooled):
         return theta, value, torch.cat(proposals).logsumexp(dim=0)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
-        shape = as_shape(sample_shape)
-        number = torch.Size(shape).numel()
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
+        number, report = torch.Size(shape).numel(), None
         if self.estimator.pool == "mixture" and self.estimator.temperature == 1:
             draws = self._mixture_sample(number)
         else:
-            draws, self.sampling = self._rejection(number)
-        return draws.reshape(*shape, *draws.shape[1:])
+            draws, report = self._rejection(number)
+        return draws.reshape(*shape, *draws.shape[1:]), report
 
     def _mixture_sample(self, number: int) -> Tensor:
         """Draws (number, N, D), each from a member chosen at random."""

@@ -65,9 +65,8 @@ class FlowPosterior(NeuralPosterior):
         return theta
 
     @torch.no_grad()
-    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``."""
-        return self.rsample(sample_shape)
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, None]:
+        return self.rsample(shape), None
 
     @torch.no_grad()
     def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:

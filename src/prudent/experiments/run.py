@@ -105,6 +105,7 @@ def _train_and_diagnose(
             prior=problem.prior,
             method=config.method,
             seed=config.seed,
+            names=problem.parameter_names,
             device=config.device,
             checkpoint=store.unfinished_path(path, ".checkpoint"),
             **networks,
