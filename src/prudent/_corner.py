@@ -30,13 +30,13 @@ BOUND: Any = {"color": plots.LINE, "linewidth": 0.8}
 
 def smooth(counts: Array, width: float) -> Array:
     """Counts of cells blurred by a Gaussian of so many cells, reflected at the edges."""
-    reach = min(int(np.ceil(3 * width)), len(counts))
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
-    kernel /= kernel.sum()
+    cell, number = np.arange(len(counts)), len(counts)
+    images = (cell, -1 - cell, 2 * number - 1 - cell)
+    parts = [np.exp(-0.5 * ((cell[:, None] - own) / width) ** 2) for own in images]
+    kernel = np.sum(parts, axis=0)
+    kernel /= kernel.sum(axis=0)
     for axis in range(counts.ndim):
-        room = [(reach, reach) if axis == own else (0, 0) for own in range(counts.ndim)]
-        wide = np.pad(counts, room, mode="symmetric")
-        counts = np.apply_along_axis(np.convolve, axis, wide, kernel, mode="valid")
+        counts = np.moveaxis(np.tensordot(kernel, counts, (1, axis)), 0, axis)
     return counts
 
 
@@ -145,7 +145,7 @@ def corner(
         if exact is not None:
             paint(axis, exact[:, pair], limits[pair])
         if i == j and prior is not None:
-            points = np.linspace(*limits[i], CELLS)
+            points = np.linspace(limits[i, 0], limits[i, 1], CELLS)
             axis.plot(points, prior(i, points), color="0.6", linewidth=0.9, zorder=1)
         _mark(axis, pair, bounds, limits, truth)
         _label(axis, names, i, j)
@@ -198,8 +198,8 @@ def _mark(
     axis: Axes, pair: Sequence[int], bounds: Array, limits: Array, truth: Array | None
 ) -> None:
     """The bounds of the prior where they are in sight, the truth, and the limits of the panel."""
-    rulers = (axis.axvline, axis.axhline)
-    for ruler, index, name in zip(rulers, pair, "xy", strict=False):
+    rulers, names = (axis.axvline, axis.axhline), ("x", "y")
+    for ruler, index, name in zip(rulers, pair, names, strict=False):
         low, high = limits[index]
         room = 0.04 * (high - low)
         seen = [low, high]
@@ -211,7 +211,7 @@ def _mark(
             ruler(truth[index], **TRUTH)
             seen = [min(seen[0], truth[index] - room), max(seen[1], truth[index] + room)]
         axis.set(**{f"{name}lim": seen})
-        axis.locator_params(axis=name, nbins=4)
+        getattr(axis, f"{name}axis").get_major_locator().set_params(nbins=4)
     if truth is not None and len(pair) > 1:
         axis.plot(*truth[list(pair)], "x", color=plots.RED, markersize=5)
 

@@ -39,9 +39,7 @@ class RatioPosterior(NeuralPosterior):
         theta = self._theta(theta)
         return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
 
-    def _draw(
-        self, shape: tuple[int, ...], method: str = "auto"
-    ) -> tuple[Tensor, SamplingReport]:
+    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
         return weighted(self, self.estimator.prior, shape, method, like=self._like)
 
 

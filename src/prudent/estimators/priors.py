@@ -199,7 +199,7 @@ def support_box(prior: Prior) -> Distribution:
 
 def marginal_density(prior: Prior, index: int, points: NDArray[np.float64]) -> Any:
     """The prior density of one parameter at ascending points (P,), by draws if need be."""
-    base = getattr(prior, "base_dist", None)
+    base: Any = getattr(prior, "base_dist", None)
     one: Any = None
     if isinstance(prior, Product):
         one = prior.factors[index]

@@ -195,10 +195,10 @@ class Summaries:
     @cached_property
     def _cloud(self) -> tuple[Tensor, Tensor]:
         """Log-densities of draws and the logs of their weights, (L, N) each."""
-        return self._density, torch.zeros_like(self._density)
+        return self._log_density, torch.zeros_like(self._log_density)
 
     @cached_property
-    def _density(self) -> Tensor:
+    def _log_density(self) -> Tensor:
         """The log-densities of the draws, (L, N), found some at a time."""
         parts = self._drawn[0].split(-(-CHUNK // len(self)))
         with torch.no_grad():
@@ -249,7 +249,7 @@ class Summaries:
         """
         draws, prior = self._told_draws(), self.estimator.prior
         outside = log_prior(prior, draws.cpu()) == -torch.inf
-        best = self._density.masked_fill(outside.to(draws.device), -torch.inf).argmax(dim=0)
+        best = self._log_density.masked_fill(outside.to(draws.device), -torch.inf).argmax(dim=0)
         support = Support(prior, draws.shape[-1]).to(draws.device)
         places = support(draws)[0]
         start = places[best, torch.arange(len(self), device=draws.device)]
@@ -307,36 +307,40 @@ class Summaries:
             raise InputError(f"`observation` is {number}; expected 0 to {len(self) - 1}.")
         return self._drawn[0][:, number].cpu()
 
-    def table(self, observation: int = 0) -> list[tuple[str, ...]]:
-        """The summary of one observation in words, a row per parameter; see ``COLUMNS``."""
+    def records(self, observation: int = 0) -> list[dict[str, Any]]:
+        """The summary of one observation, a row of ``COLUMNS`` per parameter."""
         draws = self._one(observation).double()
-        spread = draws.std(dim=0)
-        columns = [draws.mean(dim=0), spread, *_quantile(draws, QUANTILES)]
-        values = torch.stack(columns, dim=1).tolist()
-        rows = zip(self.names, values, spread.tolist(), strict=True)
-        return [(name, *(_figure(value, scale) for value in row)) for name, row, scale in rows]
+        columns = [draws.mean(dim=0), draws.std(dim=0), *_quantile(draws, QUANTILES)]
+        rows = zip(self.names, torch.stack(columns, dim=1).tolist(), strict=True)
+        return [dict(zip(COLUMNS, (name, *row), strict=True)) for name, row in rows]
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """The same of the first observation in words."""
+        rows = [tuple(record.values()) for record in self.records()]
+        return [(name, *(_figure(value, row[1]) for value in row)) for name, *row in rows]
 
     def __repr__(self) -> str:
         number, dim = len(self), check_prior(self.estimator.prior)
         words = "1 observation" if number == 1 else f"{number:,} observations"
         return f"<{type(self).__name__} of {words}, {dim} parameters>"
 
-    def __str__(self) -> str:
-        if len(self) != 1:
-            return repr(self)
-        rows = [COLUMNS, *self.table()]
+    def text(self) -> str:
+        """The table of the first observation, without the notes."""
+        rows = [COLUMNS, *self._table()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
+        return "\n".join(
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
-        ]
-        return "\n".join([*self.notes(), *lines])
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes(), self.text()]) if len(self) == 1 else repr(self)
 
     def _repr_html_(self) -> str:
         if len(self) != 1:
             return f"<pre>{html.escape(repr(self))}</pre>"
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
-        tagged = [("th", COLUMNS), *(("td", row) for row in self.table())]
+        tagged = [("th", COLUMNS), *(("td", row) for row in self._table())]
         rows = [
             "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in tagged
         ]
@@ -345,7 +349,7 @@ class Summaries:
 
 def to_arviz(draws: Tensor, names: Sequence[str], notes: Sequence[str] = ()) -> Any:
     """Draws (L, D) as an ``InferenceData``, or the ``DataTree`` that it is from ArviZ 1 on."""
-    arviz = require("arviz", "arviz", "exports to ArviZ")
+    arviz = require("arviz", "arviz", "ArviZ exports")
     groups: Any = {"posterior": {"theta": draws.numpy()[None]}}
     shape: Any = {"coords": {"parameter": list(names)}, "dims": {"theta": ["parameter"]}}
     old = int(arviz.__version__.partition(".")[0]) < 1
@@ -387,12 +391,13 @@ def _climb(log_prob: Any, place: Tensor) -> Tensor:
     for step in range(NUM_STEPS):
         with torch.enable_grad():
             theta, value = log_prob(place)
+            total = value.sum()
         better = (value > highest) | (step == 0)
         best = torch.where(better.unsqueeze(1), theta.detach(), best)
         highest = torch.where(better, value.detach(), highest)
         if not value.requires_grad:
             break
-        (slope,) = torch.autograd.grad(value.sum(), place)
+        (slope,) = torch.autograd.grad(total, place)
         place.grad = -slope.nan_to_num(0.0, 0.0, 0.0)
         optimizer.param_groups[0]["lr"] = STEP * SHORTER**step
         optimizer.step()

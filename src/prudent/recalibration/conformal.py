@@ -1,9 +1,9 @@
 r"""The levels that make credible regions hold what they promise.
 
 The region of credibility :math:`1 - c` holds all theta whose alpha, the posterior mass of lower
-density, is at least c (:mod:`prudent.estimators.summaries`). A posterior that is wrong covers more or less than its credibility. With
-alphas of n pairs that training did not see, *conformal* levels mend that for any posterior: let c
-be the k-th smallest of these alphas, with
+density, is at least c (:mod:`prudent.estimators.summaries`). A posterior that is wrong covers more
+or less than its credibility. With alphas of n pairs that training did not see, *conformal* levels
+mend that for any posterior: let c be the k-th smallest of these alphas, with
 
 .. math:: k = \lfloor (n + 1)(1 - \ell) \rfloor .
 
@@ -108,12 +108,11 @@ class ConformalPosterior(Summaries):
         value: Tensor = self.inner.log_prob(theta)
         return value
 
-    def _draw(
-        self, shape: tuple[int, ...], **how: str
-    ) -> tuple[Tensor, SamplingReport | None]:
+    def _draw(self, shape: tuple[int, ...], **how: str) -> tuple[Tensor, SamplingReport | None]:
         if isinstance(self.inner, Summaries):
             return self.inner._draw(shape, **how)
-        return self.inner.sample(shape, **how), None
+        draws: Tensor = self.inner.sample(shape, **how)
+        return draws, None
 
     def rows(self, index: Tensor | slice) -> "ConformalPosterior":
         """The posteriors of some observations."""
@@ -126,7 +125,8 @@ class ConformalPosterior(Summaries):
             return cloud(self.inner, len(self), check_prior(self.estimator.prior))
 
     def _least_alpha(self, level: float) -> Tensor:
-        return self.estimator.levels.least_alpha(level, self.x)
+        least: Tensor = self.estimator.levels.least_alpha(level, self.x)
+        return least
 
     def contains(self, theta: Any, level: float) -> Tensor:
         """Whether each theta (..., N, D) is inside the region of a level, (..., N)."""

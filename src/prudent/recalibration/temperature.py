@@ -227,9 +227,7 @@ class PoweredPosterior(Summaries):
         value: Tensor = (self.inner.log_prob(theta) - known) / self.estimator.temperature
         return value.masked_fill(known == -torch.inf, 0.0)
 
-    def _draw(
-        self, shape: tuple[int, ...], method: str = "auto"
-    ) -> tuple[Tensor, SamplingReport]:
+    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
         return weighted(self, self.estimator.prior, shape, method)
 
     def rows(self, index: Tensor | slice) -> "PoweredPosterior":
