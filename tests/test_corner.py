@@ -66,7 +66,7 @@ def test_regions_hold_what_the_caption_says(name):
 
 
 def test_thin_crescents_are_not_blurred():
-    """The 90 % region of two moons has an area of 0.019; the fixed blur of 1.5 of 36 bins gave more."""
+    """The 90 % region of two moons has an area of 0.019; a blur of 1.5 of 36 bins adds to it."""
     draws = two_moons(4096, 1)
     shown = corners.Surface.of(draws, corners._limits([draws], BOX))
     level = shown.levels(draws)[0]

@@ -265,7 +265,14 @@ def _csv(path: Path) -> Iterator[Arrays]:
     with contextlib.suppress(ValueError, IndexError):
         np.loadtxt(lines[:1], delimiter=",")
         lines.insert(0, "")
-    yield {path.stem: lambda: np.loadtxt(lines[1:], delimiter=",", ndmin=2)}
+    yield {path.stem: partial(_numbers, lines[1:])}
+
+
+def _numbers(lines: list[str]) -> NDArray[np.float64]:
+    try:
+        return np.loadtxt(lines, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise _Refused(f"is no table of numbers: {one_line(error)}") from error
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
