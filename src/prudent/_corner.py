@@ -2,8 +2,8 @@
 
 Regions are what the caption says: the contour of each is drawn at the height of the density, as it
 is drawn, above which the stated share of the draws lies. How far a density is blurred, the draws
-decide: half of them show it, and the width is taken under which the other half is most likely. At
-the prior's bounds it is reflected, so that nothing crosses them and nothing is lost there.
+decide: each half of them shows it, and the width is taken under which the other half is most
+likely. At the prior's bounds it is reflected, so that nothing crosses them or is lost there.
 
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
@@ -22,6 +22,8 @@ from prudent import _plots as plots
 Array = NDArray[np.float64]
 # The cells of a density along each parameter, and the widths of the blur that are tried, in cells.
 CELLS, WIDTHS = 160, (0.6, 0.9, 1.35, 2.0, 3.0, 4.5, 6.75, 10.0, 15.0)
+# Of widths whose likelihoods differ by less than so many nats per draw, the widest is taken.
+ALIKE = 0.005
 # The shares of the draws that regions hold.
 MASSES = (0.9, 0.5)
 TRUTH: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
@@ -55,16 +57,22 @@ class Surface:
     @classmethod
     def of(cls, draws: Array, limits: Array) -> Self:
         """The density of draws (L, K) inside limits (K, 2)."""
-        halves = [_counts(draws[first::2], limits) for first in (0, 1)]
+        halves = [draws[0::2], draws[1::2]]
+        counts = [_counts(half, limits) for half in halves]
 
         def score(width: float) -> float:
-            shown = cls._of_counts(smooth(halves[0], width), len(draws[::2]), limits)
-            found = shown.at(draws[1::2])
-            return float(np.log(np.maximum(found, 1e-9 * shown.height.max())).mean())
+            total = 0.0
+            for own, other in ((0, 1), (1, 0)):
+                shown = cls._of_counts(smooth(counts[own], width), len(halves[own]), limits)
+                found = shown.at(halves[other])
+                total += float(np.log(np.maximum(found, 1e-9 * shown.height.max())).sum())
+            return total / len(draws)
 
+        scores = [score(width) for width in WIDTHS]
+        chosen = max(w for w, own in zip(WIDTHS, scores, strict=True) if own > max(scores) - ALIKE)
         # Twice as many draws deserve a little less of it.
-        width = max(WIDTHS, key=score) * 2 ** (-1 / (4 + len(limits)))
-        return cls._of_counts(smooth(halves[0] + halves[1], width), len(draws), limits)
+        width = chosen * 2 ** (-1 / (4 + len(limits)))
+        return cls._of_counts(smooth(counts[0] + counts[1], width), len(draws), limits)
 
     @classmethod
     def _of_counts(cls, counts: Array, number: int, limits: Array) -> Self:
