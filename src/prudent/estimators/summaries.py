@@ -376,11 +376,11 @@ def _figure(value: float, spread: float) -> str:
     """A number with as many digits as three of the spread deserve.
 
     >>> _figure(1.23456, 0.1), _figure(123456.789, 0.1), _figure(1e-9, 1.0)
-    ('1.23', '123456.79', '0.00')
+    ('1.235', '123456.789', '0.00')
     """
     if not (math.isfinite(value) and 1e-4 <= spread < 1e5):
         return f"{value:.4g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(spread)) - (spread >= 1))}f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(spread)))}f}"
 
 
 def _climb(log_prob: Any, place: Tensor) -> Tensor:
