@@ -19,7 +19,8 @@ WRITTEN = Path(__file__).parent / "experiments" / "written_by_0.1.0"
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
 
 
-COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "sweep", "report"]
+COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "sample", "plot", "sweep"]
+COMMANDS += ["report"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], *[[name, "--help"] for name in COMMANDS]])

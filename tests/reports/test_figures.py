@@ -24,8 +24,8 @@ from prudent.reports import figures
 from prudent.reports.cells import Series
 from prudent.reports.figures import draw, save
 from prudent.reports.figures.comparison import coverage, log_posterior, tradeoff
-from prudent.reports.figures.intuition import MODES, Mixture
-from prudent.reports.figures.one_run import mass_levels, run_coverage, smooth
+from prudent.reports.figures.intuition import MODES, Mixture, mass_levels
+from prudent.reports.figures.one_run import run_coverage
 from prudent.training import methods
 
 NAMES = figures.names()
@@ -503,14 +503,6 @@ def test_the_corner_is_a_lower_triangle_with_the_truth():
     figure = draw("corner", bare)
     assert "exact" not in words(figure)
     assert "truth" not in words(figure)
-
-
-def test_smoothing_keeps_the_mass_and_the_place():
-    counts = np.zeros((30, 30))
-    counts[12, 17] = 5.0
-    blurred = smooth(counts)
-    assert blurred.sum() == pytest.approx(5.0)
-    assert np.unravel_index(blurred.argmax(), blurred.shape) == (12, 17)
 
 
 def test_history_has_the_terms_of_the_run():

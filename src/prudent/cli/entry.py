@@ -19,6 +19,7 @@ from prudent.cli.demo import demo
 from prudent.cli.diagnose import diagnose
 from prudent.cli.options import EXIT_CODES
 from prudent.cli.output import plain, show
+from prudent.cli.posterior import plot, sample
 from prudent.cli.report import report
 from prudent.cli.simulate import list_problems, simulate
 from prudent.cli.sweep import sweep
@@ -53,13 +54,14 @@ def cli(ctx: click.Context) -> None:
       prudent demo
       prudent train slcp --method calnre --budget 1024 -o runs/first
       prudent diagnose runs/first
+      prudent plot runs/first --observation x.npy -o corner.pdf
       prudent sweep sweeps/smoke.toml -o runs/smoke
     """
     if ctx.invoked_subcommand is None:
         show(ctx.get_help())
 
 
-for command in (demo, list_problems, simulate, train, diagnose, sweep, report):
+for command in (demo, list_problems, simulate, train, diagnose, sample, plot, sweep, report):
     cli.add_command(command)
 
 

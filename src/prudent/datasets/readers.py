@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Union
+from typing import IO, Any, Union
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prudent._arrays import as_tensor, finite_rows
@@ -158,19 +159,9 @@ class FileRows:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[dict[str, Any]]:
-        """The two arrays, checked; whatever the libraries raise becomes one line."""
-        suffix = self.path.suffix.lower()
-        try:
-            with FORMATS[suffix](self.path) as arrays:
-                yield {role: self._find(role, arrays) for role in self.names}
-        except (InputError, StoreError):
-            raise
-        except OSError as error:
-            reason = error.strerror or one_line(error)
-            raise StoreError(f"{self.path} cannot be read: {reason}.") from error
-        except Exception as error:  # the libraries raise many kinds for a damaged file
-            reason = one_line(error).rstrip(".")
-            raise StoreError(f"{self.path} is damaged or not {suffix}: {reason}.") from error
+        """The two arrays, checked."""
+        with _opened(self.path) as arrays:
+            yield {role: self._find(role, arrays) for role in self.names}
 
     def _find(self, role: str, arrays: Arrays) -> Any:
         """The array that plays a role, by the name that was given or by the usual ones."""
@@ -182,10 +173,57 @@ class FileRows:
                 f"no `{name}` in {self.path}; expected `theta` and `x`, found: {listed}. Say "
                 f"which is which with {role}=NAME (--{role} NAME)."
             )
-        try:
-            return arrays[name]()
-        except _Refused as reason:
-            raise DataError(f"`{name}` in {self.path} {reason}") from reason
+        return _get(self.path, arrays, name)
+
+
+def read_array(
+    source: str | os.PathLike[str], role: str = "x", name: str | None = None
+) -> NDArray[np.float64]:
+    """One array of a file, such as an observation.
+
+    Args:
+        source: A ``.npy``, ``.csv``, ``.npz``, ``.h5`` or ``.safetensors`` file.
+        role: The role that the array plays, ``x`` or ``theta``, by whose usual names it is found.
+        name: The name of the array; not needed if there is only one.
+    """
+    path = Path(source)
+    if path.suffix.lower() not in FORMATS | LONE:
+        known = " ".join(sorted(FORMATS | LONE))
+        raise InputError(f"cannot read `{path.name}`; known are {known}.")
+    if not path.is_file():
+        raise InputError(f"no file {path}.")
+    with _opened(path) as arrays, np.errstate(over="ignore"):
+        usual = [known for known in NAMES[role] if known in arrays] or list(arrays)
+        chosen = name or (usual[0] if len(usual) == 1 else "")
+        if chosen not in arrays:
+            listed = " ".join(sorted(arrays)[:10]) or "nothing"
+            wrong = f"no `{name}`" if name else "several arrays"
+            raise DataError(f"{wrong} in {path}, found: {listed}. Say which with --{role} NAME.")
+        return as_tensor(chosen, _get(path, arrays, chosen)[:], torch.float64).numpy()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Arrays]:
+    """The arrays of a file; whatever the libraries raise becomes one line."""
+    suffix = path.suffix.lower()
+    try:
+        with (FORMATS | LONE)[suffix](path) as arrays:
+            yield arrays
+    except (InputError, StoreError):
+        raise
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        raise StoreError(f"{path} cannot be read: {reason}.") from error
+    except Exception as error:  # the libraries raise many kinds for a damaged file
+        reason = one_line(error).rstrip(".")
+        raise StoreError(f"{path} is damaged or not {suffix}: {reason}.") from error
+
+
+def _get(path: Path, arrays: Arrays, name: str) -> Any:
+    try:
+        return arrays[name]()
+    except _Refused as reason:
+        raise DataError(f"`{name}` in {path} {reason}") from reason
 
 
 class _Refused(Exception):
@@ -213,15 +251,44 @@ def _npz(path: Path) -> Iterator[Arrays]:
         yield {name: partial(_member, path, archive, info) for name, info in infos.items()}
 
 
+@contextlib.contextmanager
+def _npy(path: Path) -> Iterator[Arrays]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        yield {path.stem: partial(_array, path, file, size, size)}
+
+
+@contextlib.contextmanager
+def _csv(path: Path) -> Iterator[Arrays]:
+    """Numbers between commas, perhaps below a line of names."""
+    lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    with contextlib.suppress(ValueError, IndexError):
+        np.loadtxt(lines[:1], delimiter=",")
+        lines.insert(0, "")
+    yield {path.stem: partial(_numbers, lines[1:])}
+
+
+def _numbers(lines: list[str]) -> NDArray[np.float64]:
+    try:
+        return np.loadtxt(lines, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise _Refused(f"is no table of numbers: {one_line(error)}") from error
+
+
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
     with archive.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise _Refused(f"has npy version {version}; expected 1.0 or 2.0.")
-        header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-        shape, fortran, dtype = header(file)
-        _check(path, dtype, info.file_size, info.compress_size)
-        data = file.read()  # to the end, which checks the archive's CRC
+        return _array(path, file, info.file_size, info.compress_size)
+
+
+def _array(path: Path, file: IO[bytes], declared: int, stored: int) -> Any:
+    """An array in the format of numpy, never a pickle."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise _Refused(f"has npy version {version}; expected 1.0 or 2.0.")
+    header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+    shape, fortran, dtype = header(file)
+    _check(path, dtype, declared, stored)
+    data = file.read()  # to the end, which checks the CRC of an archive
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
         raise _Refused(f"declares shape {shape}, but does not hold what its shape asks for.")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
@@ -271,3 +338,5 @@ FORMATS: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {
     ".h5": _hdf5,
     ".hdf5": _hdf5,
 }
+# What can hold one array, and not pairs.
+LONE: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {".npy": _npy, ".csv": _csv}

@@ -37,6 +37,7 @@ from prudent.diagnostics._points import Importance
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import chosen_draws
 from prudent.estimators.priors import dtype_for, log_prior
+from prudent.estimators.summaries import check_names
 
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
@@ -115,9 +116,7 @@ def parameters(dim: int, names: Sequence[str] | None = None) -> dict[str, TestFu
     >>> list(parameters(2))
     ['theta_1', 'theta_2']
     """
-    names = [f"theta_{index + 1}" for index in range(dim)] if names is None else names
-    if len(names) != dim:
-        raise InputError(f"expected {dim} parameter names, got {len(names)}.")
+    names = check_names(names, dim)
 
     def coordinate(index: int) -> TestFunction:
         return lambda theta, x: theta[..., index]

@@ -45,7 +45,8 @@ def is_open(prior: Prior, dim: int) -> bool:
     """Whether coordinates with :func:`axis_bounds` may lie outside the support.
 
     >>> from torch.distributions import Dirichlet, Exponential, Independent
-    >>> is_open(Independent(Exponential(torch.ones(2)), 1), 2), is_open(Dirichlet(torch.ones(3)), 3)
+    >>> half_lines, triangle = Independent(Exponential(torch.ones(2)), 1), Dirichlet(torch.ones(3))
+    >>> is_open(half_lines, 2), is_open(triangle, 3)
     (False, True)
     """
     bounds = ("lower_bound", "upper_bound")

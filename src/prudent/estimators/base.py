@@ -24,6 +24,7 @@ from prudent.estimators._regression import Regression
 from prudent.estimators._support import Support
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.priors import dtype_of, to_spec
+from prudent.estimators.summaries import Summaries
 from prudent.history import History
 
 FORMAT = 1
@@ -358,7 +359,7 @@ class NeuralEstimator(Saved):
         )
 
 
-class NeuralPosterior:
+class NeuralPosterior(Summaries):
     """The posteriors of N observations: an estimator and the features (N, F) of these."""
 
     def __init__(self, estimator: Any, features: Tensor) -> None:
@@ -366,10 +367,6 @@ class NeuralPosterior:
 
     def __len__(self) -> int:
         return len(self.features)
-
-    def __repr__(self) -> str:
-        number, dim = len(self), self.estimator.dim
-        return f"<{type(self).__name__} of {number} observations, {dim} parameters>"
 
     def _theta(self, theta: Any) -> Tensor:
         """Parameters (..., N, D) as a tensor of the prior's type."""

@@ -31,18 +31,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from prudent._arrays import as_shape
 from prudent._choices import POOLS
 from prudent._randomness import even_noise, seeded
 from prudent._settings import positive
-from prudent.contracts import Prior, Shape
+from prudent.contracts import Prior
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
 from prudent.estimators.importance import SamplingReport, chosen_draws
 from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.priors import log_prior
-from prudent.estimators.sampling import draw, reject
+from prudent.estimators.sampling import reject, weighted
 from prudent.history import History
 
 # The integral is the mean of rounds with so many draws of each member; rounds are added, up to so
@@ -107,13 +106,7 @@ class RatioEnsemblePosterior(_Pooled, RatioPosterior):
 
 
 class FlowEnsemblePosterior(_Pooled):
-    """The pool of flows for N observations, normalized.
-
-    Attributes:
-        sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
-    """
-
-    sampling: SamplingReport | None = None
+    """The pool of flows for N observations, normalized."""
 
     def __init__(self, estimator: "Ensemble", parts: Sequence[Any], *, raw: bool = False) -> None:
         super().__init__(estimator, parts)
@@ -230,15 +223,13 @@ class FlowEnsemblePosterior(_Pooled):
         return theta, value, torch.cat(proposals).logsumexp(dim=0)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
-        shape = as_shape(sample_shape)
-        number = torch.Size(shape).numel()
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
+        number, report = torch.Size(shape).numel(), None
         if self._kind == "none":
             draws = self._mixture_sample(number)
         else:
-            draws, self.sampling = self._rejection(number)
-        return draws.reshape(*shape, *draws.shape[1:])
+            draws, report = self._rejection(number)
+        return draws.reshape(*shape, *draws.shape[1:]), report
 
     def _mixture_sample(self, number: int) -> Tensor:
         """Draws (number, N, D), each from a member chosen at random."""
@@ -277,7 +268,7 @@ class FlowEnsemblePosterior(_Pooled):
         some = self.rows(left.to(device))
         if len(left) and self._leaks:  # members may be almost nowhere inside
             prior, raw = self.estimator.prior, some.unnormalized()
-            found, report = draw(raw, prior, number, like=self.log_norm)
+            found, report = weighted(raw, prior, (number,), like=self.log_norm)
             draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
         elif len(left):
             draws[:, left], worth[left] = some.unnormalized()._resampled(number)

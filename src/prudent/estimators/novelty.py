@@ -39,8 +39,8 @@ class Novelty:
 
     Args:
         tensors: The ``location``, ``scale`` and ``mean`` of x, the ``axes`` (C, F) of its
-            components and their ``inverse``, the spread of what is ``leftover``, the reference ``points`` (M, C + 1), and the
-            ``scores`` (n,) of simulations that are not among them.
+            components and their ``inverse``, the spread of what is ``leftover``, the reference
+            ``points`` (M, C + 1), and the ``scores`` (n,) of simulations not among them.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

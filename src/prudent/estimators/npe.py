@@ -25,7 +25,7 @@ from prudent.estimators._support import Support, axis_bounds, is_open
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import log_prior
-from prudent.estimators.sampling import draw, reject
+from prudent.estimators.sampling import reject, weighted
 
 NUM_TRANSFORMS = 2
 # Draws of each observation by which our splines are compared with zuko's.
@@ -38,13 +38,7 @@ PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linea
 
 
 class FlowPosterior(NeuralPosterior):
-    """A flow conditioned on N observations, normalized on the prior's support.
-
-    Attributes:
-        sampling: The report of the last :meth:`sample` that took rejection, None before.
-    """
-
-    sampling: SamplingReport | None = None
+    """A flow conditioned on N observations, normalized on the prior's support."""
 
     def __init__(self, estimator: Any, features: Tensor, *, raw: bool = False) -> None:
         super().__init__(estimator, features)
@@ -121,13 +115,11 @@ class FlowPosterior(NeuralPosterior):
         return theta
 
     @torch.no_grad()
-    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; where that takes rejection, ``sampling`` tells how."""
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
         if self.normalization == "none":
-            return self.rsample(sample_shape)
-        shape = as_shape(sample_shape)
-        draws, self.sampling = self._inside(torch.Size(shape).numel())
-        return draws.reshape(*shape, *draws.shape[1:])
+            return self.rsample(shape), None
+        draws, report = self._inside(torch.Size(shape).numel())
+        return draws.reshape(*shape, *draws.shape[1:]), report
 
     def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
         """Draws (number, N, D) of the flows that lie inside the prior's support."""
@@ -142,7 +134,8 @@ class FlowPosterior(NeuralPosterior):
         draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
         left = reject(candidates, kept, draws)
         if len(left):  # the flow is almost nowhere inside
-            found, report = draw(self.rows(left.to(device)), prior, number, like=self.log_mass)
+            some = self.rows(left.to(device))
+            found, report = weighted(some, prior, (number,), like=self.log_mass)
             draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
         report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
         return draws.to(self.log_mass), report

@@ -9,26 +9,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from prudent.contracts import Shape
 from prudent.estimators._support import Support
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
-from prudent.estimators.sampling import draw
+from prudent.estimators.sampling import weighted
 
 # The classifier of the paper and of version 0.1.0 sees theta itself.
 PAPER = {"bounded": False, "linear": False}
 
 
 class RatioPosterior(NeuralPosterior):
-    """Prior times ratio for N observations; unnormalized.
-
-    Attributes:
-        sampling: The report of the last :meth:`sample`, None before.
-    """
-
-    sampling: SamplingReport | None = None
+    """Prior times ratio for N observations; unnormalized."""
 
     @property
     def _like(self) -> Tensor:
@@ -46,15 +39,8 @@ class RatioPosterior(NeuralPosterior):
         theta = self._theta(theta)
         return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
 
-    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
-        """Draw ``(*sample_shape, N, D)``; how, and what the draws are worth, is in `sampling`.
-
-        The method is one of :func:`prudent.estimators.sampling.draw`: ``"importance"``,
-        ``"mcmc"`` or ``"auto"``.
-        """
-        prior = self.estimator.prior
-        draws, self.sampling = draw(self, prior, sample_shape, method, like=self._like)
-        return draws
+    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
+        return weighted(self, self.estimator.prior, shape, method, like=self._like)
 
 
 class RatioEstimator(NeuralEstimator):

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, distributions
 from torch.distributions import Distribution, Independent, Uniform, constraints
 
+from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.coverage.proposals import log_density, trial_draws
@@ -15,6 +18,9 @@ from prudent.errors import InputError, StoreError, one_line
 
 # The density of the prior, safe at any theta, is that of the penalty's draws.
 log_prior = log_density
+
+# Draws and bins that show the density of one parameter of a prior, where it has no formula.
+NUM_DRAWS, NUM_BINS = 2**17, 40
 
 # Parameters that rebuild each distribution; only these are read from files.
 PARAMETERS = {
@@ -189,3 +195,23 @@ def support_box(prior: Prior) -> Distribution:
             "distribution that covers it."
         )
     return Independent(Uniform(*bounds), 1)
+
+
+def marginal_density(prior: Prior, index: int, points: NDArray[np.float64]) -> Any:
+    """The prior density of one parameter at ascending points (P,), by draws if need be."""
+    base: Any = getattr(prior, "base_dist", None)
+    one: Any = None
+    if isinstance(prior, Product):
+        one = prior.factors[index]
+    elif isinstance(prior, Independent) and type(base).__name__ in PARAMETERS:
+        names = PARAMETERS[type(base).__name__]
+        if base.batch_shape == prior.event_shape:
+            one = type(base)(**{name: getattr(base, name)[index] for name in names})
+    if one is not None:
+        value = log_prior(Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None])
+        return value.exp().numpy()
+    with seeded(0, "prior"):
+        draws = prior.sample((NUM_DRAWS,))[:, index].double().numpy()
+    counts, edges = np.histogram(draws, NUM_BINS, (points[0], points[-1]))
+    heights = counts / (NUM_DRAWS * (edges[1] - edges[0]))
+    return np.interp(points, (edges[1:] + edges[:-1]) / 2, heights)

@@ -60,11 +60,24 @@ def draw(
     Returns:
         The draws ``(*sample_shape, N, D)`` and how they were made.
     """
+    draws, report = weighted(posterior, prior, as_shape(sample_shape), method, like)
+    if told := complaint(report):
+        warnings.warn(told, stacklevel=2)
+    return draws, report
+
+
+def weighted(
+    posterior: Ratio,
+    prior: Prior,
+    shape: tuple[int, ...],
+    method: str = "auto",
+    like: Tensor | None = None,
+) -> tuple[Tensor, SamplingReport]:
+    """Do the work of :func:`draw` for a caller that tells what the report says."""
     if method not in METHODS:
         raise unknown_name("sampling method", method, METHODS)
     if len(posterior) == 0:
         raise InputError("the posterior holds no observation; expected at least one.")
-    shape = as_shape(sample_shape)
     number = torch.Size(shape).numel()
     with torch.no_grad():
         if method != "mcmc":
@@ -75,9 +88,6 @@ def draw(
                 method = "mcmc"
         if method == "mcmc":
             draws, report = mcmc.chain(posterior, prior, number, like)
-    if complaint := _complaint(report):
-        # The user called the `sample` that called this.
-        warnings.warn(complaint, stacklevel=3)
     draws = draws if like is None else draws.to(like)
     return draws.reshape(*shape, *draws.shape[1:]), report
 
@@ -111,8 +121,10 @@ def reject(
     return (few | (count < number)).nonzero().squeeze(1)
 
 
-def _complaint(report: SamplingReport) -> str | None:
-    """What the user should know about draws that are worth too little."""
+def complaint(report: SamplingReport | None) -> str | None:
+    """What the user should know about draws that are worth too little, None if nothing."""
+    if report is None:
+        return None
     size, number = report.effective_sample_size, report.num_samples
     if report.num_steps is not None and report.autocorrelation_time is not None:
         times = report.num_steps / report.autocorrelation_time
@@ -124,13 +136,20 @@ def _complaint(report: SamplingReport) -> str | None:
             f"are worth about {size.min():,.0f}. Modes of the posterior may have wrong weights: "
             "compare with another seed."
         )
-    wanted = min(max(number, FEW), ENOUGH)
+    # Rejection leaves exact draws, of which a few are not too few.
+    exact = report.method == "rejection"
+    wanted = min(number if exact else max(number, FEW), ENOUGH)
     few = int((size < wanted).sum())
     if few == 0:
         return None
-    return (
+    told = (
         f"{number:,} draws are worth {size.min():,.1f} independent ones for observation "
         f"{int(size.argmin())}, and fewer than {wanted} for {few:,} of {len(size):,}: too few of "
-        "the weighted draws fall where the posterior is, or two looks at it disagree. Take these "
-        'one by one with posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
+        "the weighted draws fall where the posterior is"
+    )
+    if exact:
+        return f"{told}."
+    return (
+        f"{told}, or two looks at it disagree. Take these one by one with "
+        'posterior.rows(slice(i, i + 1)).sample(..., method="mcmc").'
     )

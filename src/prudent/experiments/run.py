@@ -105,6 +105,7 @@ def _train_and_diagnose(
             prior=problem.prior,
             method=config.method,
             seed=config.seed,
+            names=problem.parameter_names,
             device=config.device,
             checkpoint=store.unfinished_path(path, ".checkpoint"),
             **networks,
@@ -187,10 +188,7 @@ def diagnose_run(
     names; pairs that the run was trained on are refused. A problem of one's own must be named,
     because results never import code.
     """
-    if not (path / "metrics.json").is_file():
-        raise InputError(f"{path} {_listing(path)}.")
-    stored = store.read(path)
-    stored.file("model.safetensors")  # the one of this run, not another's
+    stored = store.finished(path)
     record = stored.record()
     names = record.get("parameter_names")
     pairs: Any
@@ -212,13 +210,6 @@ def diagnose_run(
         return diagnose(
             estimator, *test, names=names, thorough=thorough, seed=seed, progress=progress
         )
-
-
-def _listing(path: Path) -> str:
-    """What is in a directory that is not a run."""
-    found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
-    listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
-    return f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
 
 
 def _simulator(stored: Run, problem: str | None) -> Problem:

@@ -109,6 +109,18 @@ def find(path: Path, config: RunConfig) -> Run | None:
     return run
 
 
+def finished(path: Path) -> Run:
+    """The finished run at a path, with a sound model; an error says what is there instead."""
+    if not (path / "metrics.json").is_file():
+        found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
+        listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
+        what = f"holds {len(found):,} runs; name one: {listed}"
+        raise InputError(f"{path} {what if found else 'is not a finished run'}.")
+    run = read(path)
+    run.file("model.safetensors")  # the one of this run, not another's
+    return run
+
+
 def unfinished_path(path: Path, suffix: str = "") -> Path:
     """The path of the unfinished parts of a run."""
     return path.parent / ".work" / f"{path.name}{suffix}"

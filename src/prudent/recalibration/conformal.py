@@ -1,9 +1,9 @@
-r"""Credible regions of a posterior, and the levels that make them hold what they promise.
+r"""The levels that make credible regions hold what they promise.
 
 The region of credibility :math:`1 - c` holds all theta whose alpha, the posterior mass of lower
-density, is at least c. A posterior that is wrong covers more or less than its credibility. With
-alphas of n pairs that training did not see, *conformal* levels mend that for any posterior: let c
-be the k-th smallest of these alphas, with
+density, is at least c (:mod:`prudent.estimators.summaries`). A posterior that is wrong covers more
+or less than its credibility. With alphas of n pairs that training did not see, *conformal* levels
+mend that for any posterior: let c be the k-th smallest of these alphas, with
 
 .. math:: k = \lfloor (n + 1)(1 - \ell) \rfloor .
 
@@ -28,12 +28,13 @@ from torch import Tensor
 
 from prudent._files import write_atomic
 from prudent._randomness import derive, even_noise, seeded
-from prudent.contracts import FromNoise, Normalizable, Shape
-from prudent.coverage.alpha import alpha
+from prudent.contracts import FromNoise, Normalizable
 from prudent.datasets.pairs import finite
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
-from prudent.estimators.priors import dtype_for
+from prudent.estimators.importance import SamplingReport
+from prudent.estimators.priors import check_prior, dtype_for
+from prudent.estimators.summaries import Summaries, alphas
 
 # Draws of each posterior, and pairs at a time.
 NUM_DRAWS, CHUNK = 512, 256
@@ -93,65 +94,41 @@ class Levels:
         return cls(alphas, tensors["low"], tensors["high"])
 
 
-@dataclass(frozen=True, eq=False)
-class CredibleRegion:
-    """The highest-density regions of the posteriors of N observations.
-
-    Args:
-        posterior: The posteriors.
-        level: The level that was asked for, with which a region holds the truth.
-        least_alpha: The alpha from which on a theta is inside, (N,).
-    """
-
-    posterior: Any
-    level: float
-    least_alpha: Tensor
-
-    @property
-    def credibility(self) -> Tensor:
-        """The posterior mass that each region holds, (N,)."""
-        return 1 - self.least_alpha.clamp(min=0)
-
-    def contains(self, theta: Tensor) -> Tensor:
-        """Whether each theta (..., N, D) is inside, (..., N)."""
-        found = alphas_of(self.posterior, theta)
-        return found >= self.least_alpha.to(found)
-
-    def __repr__(self) -> str:
-        mean = float(self.credibility.mean())
-        return f"<CredibleRegion of level {self.level:g}: {mean:.3f} of the posterior mass>"
-
-
-class ConformalPosterior:
+class ConformalPosterior(Summaries):
     """Posteriors of N observations with regions that hold what they promise."""
 
-    def __init__(self, inner: Any, levels: Levels, x: Tensor) -> None:
-        self.inner, self.levels, self.x = inner, levels, x
+    def __init__(self, estimator: "Conformal", inner: Any, x: Tensor) -> None:
+        self.estimator, self.inner, self.x = estimator, inner, x
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def log_prob(self, theta: Tensor) -> Tensor:
+    def log_prob(self, theta: Any) -> Tensor:
         """The log-density at ``theta`` (..., N, D), as (..., N)."""
         value: Tensor = self.inner.log_prob(theta)
         return value
 
-    def sample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)``."""
-        draws: Tensor = self.inner.sample(sample_shape)
-        return draws
+    def _draw(self, shape: tuple[int, ...], **how: str) -> tuple[Tensor, SamplingReport | None]:
+        if isinstance(self.inner, Summaries):
+            return self.inner._draw(shape, **how)
+        draws: Tensor = self.inner.sample(shape, **how)
+        return draws, None
 
     def rows(self, index: Tensor | slice) -> "ConformalPosterior":
         """The posteriors of some observations."""
-        return ConformalPosterior(self.inner.rows(index), self.levels, self.x[index])
+        return ConformalPosterior(self.estimator, self.inner.rows(index), self.x[index])
 
-    def region(self, level: float) -> CredibleRegion:
-        """The region that holds the truth with the probability ``level``, or a little more."""
-        if not 0 < level < 1:
-            raise InputError(f"`level` is {level}; expected a number between 0 and 1.")
-        return CredibleRegion(self.inner, level, self.levels.least_alpha(level, self.x))
+    @cached_property
+    def _cloud(self) -> tuple[Tensor, Tensor]:
+        # As for the pairs that made the levels; the draws of all summaries are others.
+        with seeded(0, "region"):
+            return cloud(self.inner, len(self), check_prior(self.estimator.prior))
 
-    def contains(self, theta: Tensor, level: float) -> Tensor:
+    def _least_alpha(self, level: float) -> Tensor:
+        least: Tensor = self.estimator.levels.least_alpha(level, self.x)
+        return least
+
+    def contains(self, theta: Any, level: float) -> Tensor:
         """Whether each theta (..., N, D) is inside the region of a level, (..., N)."""
         return self.region(level).contains(theta)
 
@@ -167,12 +144,13 @@ class Conformal:
     def __init__(self, inner: Any, levels: Levels) -> None:
         self.inner, self.levels = inner, levels
         self.prior, self.normalized = inner.prior, inner.normalized
+        self.info: dict[str, Any] = getattr(inner, "info", {})
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
         observed = torch.as_tensor(x)
         shape = getattr(self.inner, "x_shape", observed.shape[1:])
-        return ConformalPosterior(self.inner(x), self.levels, observed.reshape(-1, *shape))
+        return ConformalPosterior(self, self.inner(x), observed.reshape(-1, *shape))
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -246,25 +224,18 @@ def _by_region(alphas: Tensor, flat: Tensor, max_regions: int, seed: int) -> Lev
 
 
 @torch.no_grad()
-def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
-    """The posterior mass of lower density than theta (..., N, D), by draws, (..., N).
+def cloud(posterior: Any, number: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Log-densities of draws of N posteriors and the logs of their weights, (L, N) each."""
+    if isinstance(posterior, FromNoise):
+        _, density, proposal = posterior.from_noise(even_noise(NUM_DRAWS, number, dim))
+        return density, density - proposal
+    density = posterior.log_prob(posterior.sample((NUM_DRAWS,)))
+    return density, torch.zeros_like(density)
 
-    Where no draw is less dense, it is the negative distance in nats from the least dense one, so
-    that truths far out are told apart.
-    """
+
+@torch.no_grad()
+def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
+    """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
     if isinstance(posterior, Normalizable):
         posterior = posterior.unnormalized()
-    shape, dim = theta.shape[:-1], theta.shape[-1]
-    if isinstance(posterior, FromNoise):
-        draws, density, proposal = posterior.from_noise(even_noise(NUM_DRAWS, shape[-1], dim))
-        log_weight = density - proposal
-    else:
-        draws = posterior.sample((NUM_DRAWS,))
-        density = posterior.log_prob(draws)
-        log_weight = torch.zeros_like(density)
-    flat = posterior.log_prob(theta).reshape(-1, shape[-1])
-    lowest = density.masked_fill(log_weight == -torch.inf, torch.inf).amin(dim=0)
-    found = torch.stack(
-        [alpha(own, density, log_weight, indicator="hard", midpoint=True) for own in flat]
-    )
-    return torch.where(found > 0, found, (flat - lowest).clamp(max=0.0)).reshape(shape)
+    return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))

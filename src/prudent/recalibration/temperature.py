@@ -30,7 +30,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator, Shape
+from prudent.contracts import Estimator
 from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
 from prudent.diagnostics._points import Points, randomized_alpha
@@ -38,8 +38,10 @@ from prudent.diagnostics.expected_coverage import choose, expected_coverage, poi
 from prudent.diagnostics.verdict import margin
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator, ensemble
+from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import dtype_for, log_prior
-from prudent.estimators.sampling import draw
+from prudent.estimators.sampling import weighted
+from prudent.estimators.summaries import Summaries
 
 # Temperatures that are tried, and the factor to which the one found is right.
 LEAST, MOST, PRECISION = 0.1, 20.0, 1.03
@@ -206,7 +208,7 @@ class _Judge:
         return torch.cat([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
 
 
-class PoweredPosterior:
+class PoweredPosterior(Summaries):
     """Posteriors of N observations at a temperature."""
 
     def __init__(self, estimator: "Powered", x: Tensor) -> None:
@@ -225,10 +227,8 @@ class PoweredPosterior:
         value: Tensor = (self.inner.log_prob(theta) - known) / self.estimator.temperature
         return value.masked_fill(known == -torch.inf, 0.0)
 
-    def sample(self, sample_shape: Shape | int = (), method: str = "auto") -> Tensor:
-        """Draw ``(*sample_shape, N, D)``, as of :func:`prudent.estimators.sampling.draw`."""
-        draws, _ = draw(self, self.estimator.prior, sample_shape, method)
-        return draws
+    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
+        return weighted(self, self.estimator.prior, shape, method)
 
     def rows(self, index: Tensor | slice) -> "PoweredPosterior":
         """The posteriors of some observations."""
@@ -247,6 +247,7 @@ class Powered:
 
     def __init__(self, inner: Estimator, temperature: float) -> None:
         self.inner, self.prior, self.temperature = inner, inner.prior, temperature
+        self.info: dict[str, Any] = getattr(inner, "info", {})
 
     def __call__(self, x: Tensor) -> PoweredPosterior:
         """The posteriors given ``x``."""

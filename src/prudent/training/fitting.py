@@ -23,6 +23,7 @@ from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.networks import Embedding
 from prudent.estimators.novelty import Novelty
 from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
+from prudent.estimators.summaries import check_names
 from prudent.problems.problem import Problem
 from prudent.recalibration.temperature import fit_temperature, tempered
 from prudent.training import methods
@@ -42,6 +43,7 @@ def fit(
     method: str | None = None,
     seed: int = 0,
     invalid: str = "refuse",
+    names: Sequence[str] | None = None,
     embedding: Embedding | None = None,
     hidden: Sequence[int] | None = None,
     transforms: int | None = None,
@@ -67,6 +69,8 @@ def fit(
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
             ``exclude`` those, which warns with their number. They count in the budget, and the
             ratio methods still see their theta, without which their posterior would be biased.
+        names: The D names of the parameters; by default the columns of a data frame, or those of
+            the problem or store that the data come from, else theta_1, theta_2 and so on.
         embedding: A network from (N, ...) to (N, F) for structured observations, a function that
             makes one, or the specification of one of ours, such as ``{"kind": "resnet18"}``. The
             members of an ensemble begin from copies of a network, or call the function each.
@@ -103,6 +107,7 @@ def fit(
     dtype = torch.float32 if prior is None else dtype_of(prior)
     data, problem = _data(theta, x, invalid, dtype)
     source = _checked_prior(prior, problem, data)
+    names = check_names(_known_names(theta) if names is None else names, data.dim)
     _note_constant(data)
     given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
     paper = KINDS[chosen.family].paper(data.x_shape) if settings.networks == "paper" else {}
@@ -117,6 +122,7 @@ def fit(
         "num_simulations": len(data) + data.num_invalid,
         "num_invalid": data.num_invalid,
         "options": settings.to_dict(),
+        "parameter_names": names,
         "threads": torch.get_num_threads(),
         "version": __version__,
     }
@@ -234,6 +240,17 @@ def _data(theta: Any, x: Any, invalid: str, dtype: torch.dtype) -> tuple[Data, P
         raise InputError("`x` is missing; expected fit(theta, x, prior) or fit(data, prior=...).")
     rows = open_rows(theta, dtype=dtype)
     return read(rows, invalid=invalid), _problem_of(rows)
+
+
+def _known_names(source: Any) -> list[str] | None:
+    """The names that a data frame or a store of simulations gives to its parameters."""
+    source = source.rows if isinstance(source, Stream) else source
+    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+        source = Store.open(source)
+    if isinstance(source, Store):
+        return list(source.attributes["parameter_names"])
+    columns = list(getattr(source, "columns", ()))
+    return columns if columns and all(isinstance(name, str) for name in columns) else None
 
 
 def _problem_of(rows: Any) -> Problem | None:

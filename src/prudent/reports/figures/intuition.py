@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from prudent import _plots as plots
-from prudent.reports.figures.one_run import mass_levels
 
 Array = NDArray[np.float64]
 SHARES = (0.7, 0.3)
@@ -64,3 +63,18 @@ def intuition(
     handles, _ = axis.get_legend_handles_labels()
     title = "What coverage means" if ax is None else text
     return plots.dress(figure, title, [text], handles, ax=ax)
+
+
+def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
+    """The heights above which the given shares lie, for masses from large to small.
+
+    >>> mass_levels(np.array([1.0, 2.0, 7.0]), (0.9, 0.5))
+    [2.0, 7.0]
+    >>> points = np.linspace(-8, 8, 100_001)
+    >>> normal = np.exp(-0.5 * points**2)
+    >>> round(float(points[normal >= mass_levels(normal, (0.95,))[0]].max()), 2)
+    1.96
+    """
+    ordered = np.sort(counts, axis=None)[::-1]
+    share = np.cumsum(ordered) / ordered.sum()
+    return [float(ordered[np.searchsorted(share, mass - 1e-9)]) for mass in masses]

@@ -1,0 +1,204 @@
+"""From files of simulations to the posterior of an observation, all from the shell."""
+
+import csv
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import prudent
+from command import prudent as command
+from prudent import problems
+from prudent.diagnostics.verdict import Verdict
+from prudent.experiments.store import Run
+
+PRIOR = 'kind = "box"\nlow = [-3, -3]\nhigh = [3, 3]\nnames = ["mass", "spin"]\n'
+TINY = ["--method", "npe", "--epochs", "3", "--batch-size", "64", "-q"]
+X = np.array([0.4, -0.8])
+
+
+def simulated(number, seed):
+    rng = np.random.default_rng(seed)
+    theta = rng.uniform(-3, 3, (number, 2))
+    return {"theta": theta, "x": theta + 0.5 * rng.normal(size=(number, 2))}
+
+
+def ok(place, *arguments):
+    result = command(*arguments, cwd=place)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Everything that a user has: simulations, test pairs, a prior, observations; and a run."""
+    place = tmp_path_factory.mktemp("place")
+    np.savez(place / "sims.npz", **simulated(500, 0))
+    np.savez(place / "test.npz", **simulated(300, 1))
+    (place / "prior.toml").write_text(PRIOR)
+    ok(place, "train", "--data", "sims.npz", "--prior", "prior.toml", *TINY, "-o", "run")
+    np.save(place / "x.npy", X)  # noqa: TID251
+    np.save(place / "several.npy", np.stack([X, X + 1, X - 1]))  # noqa: TID251
+    np.savez(place / "x.npz", x=X)
+    np.savez(place / "two.npz", first=X, second=X)
+    (place / "x.csv").write_text("a,b\n0.4,-0.8\n")
+    (place / "column.csv").write_text("0.4\n-0.8\n")
+    (place / "theta.csv").write_text("0.5,-0.7\n")
+    with h5py.File(place / "x.h5", "w") as file:
+        file["counts"], file["other"] = X[None], np.zeros(3)
+    return place
+
+
+def draws(place, name):
+    with np.load(place / name, allow_pickle=False) as found:
+        return dict(found)
+
+
+def test_from_simulations_to_an_answer(place):
+    """The four commands of the guide, from a directory that holds nothing but a user's files."""
+    diagnosed = ok(place, "diagnose", "run", "--data", "test.npz", "-q")
+    assert "300 test pairs" in diagnosed
+    told = ok(place, "sample", "run", "--observation", "x.npy", "-n", "500", "-o", "a.npz")
+    assert told.startswith("Verdict: ")
+    assert [line.split()[0] for line in told.splitlines() if "0." in line][-2:] == ["mass", "spin"]
+    assert told.endswith("Draws: a.npz (500)\n")
+    found = draws(place, "a.npz")
+    assert found["theta"].shape == (500, 2)
+    assert found["names"].tolist() == ["mass", "spin"]
+    np.testing.assert_allclose(found["x"], X, rtol=1e-6)
+    posterior = prudent.load(place / "run")(X)
+    with torch.no_grad():
+        again = posterior.sample(500, seed=0)
+        np.testing.assert_array_equal(found["theta"], again[:, 0])
+        np.testing.assert_allclose(found["log_prob"], posterior.log_prob(again)[:, 0], rtol=1e-4)
+    told = ok(
+        place, "plot", "run", "--observation", "x.npy", "--truth", "theta.csv", "-o", "a.svg"
+    )
+    assert told.startswith("Verdict: ")
+    page = (place / "a.svg").read_text()
+    assert all(word in page for word in ("mass", "spin", "truth", "prior", "50 %"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["x.npz"],
+        ["x.csv"],
+        ["column.csv"],
+        ["x.h5", "--x", "counts"],
+        ["two.npz", "--x", "second"],
+        ["several.npy", "--row", "0"],
+    ],
+)
+def test_observations_of_all_formats_are_the_same(arguments, place):
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "expected.npz", "-q")
+    ok(place, "sample", "run", "--observation", *arguments, "-n", "20", "-o", "got.npz", "-q")
+    expected, got = draws(place, "expected.npz"), draws(place, "got.npz")
+    np.testing.assert_array_equal(got["theta"], expected["theta"])
+    ok(place, "sample", "run", "--observation", "several.npy", "--row", "1", "-n", "20", "-q")
+    assert not np.array_equal(draws(place, "posterior.npz")["theta"], expected["theta"])
+
+
+def test_draws_as_a_table(place):
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "expected.npz", "-q")
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "a.csv", "-q")
+    with (place / "a.csv").open(newline="") as file:
+        names, *rows = csv.reader(file)
+    assert names == ["mass", "spin", "log_prob"]
+    expected = draws(place, "expected.npz")
+    np.testing.assert_allclose(np.array(rows, float)[:, :2], expected["theta"], rtol=1e-6)
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "--seed", "1", "-q")
+    assert not np.array_equal(draws(place, "posterior.npz")["theta"], expected["theta"])
+
+
+def test_draws_for_arviz(place):
+    arviz = pytest.importorskip("arviz", exc_type=ImportError)
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "expected.npz", "-q")
+    ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "a.nc", "-q")
+    found = arviz.from_netcdf(str(place / "a.nc"))["posterior"]["theta"]
+    assert found.coords["parameter"].values.tolist() == ["mass", "spin"]
+    np.testing.assert_array_equal(found.values[0], draws(place, "expected.npz")["theta"])
+
+
+def test_answers_as_json(place):
+    arguments = ["run", "--observation", "x.npy", "--json"]
+    for name in (["sample", "-n", "20"], ["plot", "--dpi", "50"]):
+        found = json.loads(ok(place, name[0], *arguments, *name[1:]))
+        assert found["schema"] == f"prudent.{name[0]}/1"
+        assert [row["parameter"] for row in found["summary"]] == ["mass", "spin"]
+        assert isinstance(found["summary"][0]["5 %"], float)
+        assert found["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "warned"),
+    [("over-confident", True), ("cannot be measured", True), ("conservative", False)],
+)
+def test_a_bad_verdict_is_a_warning(kind, warned, place, monkeypatch):
+    found = Verdict.of(kind, "because")
+    monkeypatch.setattr(Run, "verdict", property(lambda run: found))
+    told = ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-q")
+    assert told.startswith(f"Verdict: {kind}: because\n")
+    assert ("\nWarning: the intervals below may be too narrow" in told) == warned
+
+
+def test_a_model_alone_has_no_verdict(place):
+    told = ok(place, "sample", "run/model.safetensors", "--observation", "x.npy", "-n", "20", "-q")
+    assert told.startswith("Verdict: not measured")
+    assert "\nWarning: " in told
+
+
+SAMPLE = ["sample", "run", "--observation"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sample", "run"], "--observation"),
+        (["sample", "nowhere", "--observation", "x.npy"], "does not exist"),
+        (["sample", ".", "--observation", "x.npy"], "holds 1 runs; name one: run"),
+        ([*SAMPLE, "nowhere.npy"], "no file nowhere.npy"),
+        ([*SAMPLE, "prior.toml"], "cannot read `prior.toml`; known are .csv"),
+        ([*SAMPLE, "pickle.npy"], "holds object; expected real numbers"),
+        ([*SAMPLE, "text.csv"], "is no table of numbers"),
+        ([*SAMPLE, "nan.npy"], "NaN or infinity"),
+        ([*SAMPLE, "three.npy"], "expected an observation of shape (2,)"),
+        ([*SAMPLE, "several.npy"], "holds 3 observations; choose one with --row, from 0 to 2"),
+        ([*SAMPLE, "several.npy", "--row", "3"], "holds rows 0 to 2"),
+        ([*SAMPLE, "several.npy", "--row", "-1"], "holds rows 0 to 2"),
+        ([*SAMPLE, "two.npz"], "found: first second. Say which with --x NAME"),
+        ([*SAMPLE, "two.npz", "--x", "thrid"], "no `thrid` in two.npz"),
+        ([*SAMPLE, "x.npy", "-n", "0"], "`num_samples` is 0"),
+        ([*SAMPLE, "x.npy", "-o", "draws.txt"], "expected a file ending in .npz .csv .nc"),
+        ([*SAMPLE, "x.npy", "-o", "none/draws.npz"], "no directory none"),
+        (["plot", "run", "--observation", "x.npy", "-o", "a.gif"], ".pdf .png .svg"),
+        (["plot", "run", "--observation", "x.npy", "--truth", "three.npy"], "shape (2,) in three"),
+    ],
+)
+def test_mistakes_are_one_line_and_write_nothing(arguments, message, place, tmp_path):
+    for file in place.glob("*.*"):
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "run").symlink_to(place / "run")
+    np.save(tmp_path / "pickle.npy", np.array([{}, {}]), allow_pickle=True)  # noqa: TID251
+    np.save(tmp_path / "nan.npy", np.array([np.nan, 1.0]))  # noqa: TID251
+    np.save(tmp_path / "three.npy", np.zeros(3))  # noqa: TID251
+    (tmp_path / "text.csv").write_text("a,b\nc,d\n")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    result = command(*arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_names_of_a_problem_reach_its_runs(tmp_path):
+    arguments = ["--budget", "128", "--num-test", "64", *TINY]
+    ok(tmp_path, "train", "mg1", *arguments, "-o", "run")
+    expected = list(problems.get("mg1").parameter_names)
+    assert prudent.load(tmp_path / "run").info["parameter_names"] == expected
