@@ -31,7 +31,7 @@ from prudent.experiments.store import Run
 from prudent.history import History
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
-from prudent.training.fitting import fit, networks_of
+from prudent.training.fitting import check_device, fit, networks_of
 from prudent.version import __version__
 
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
@@ -58,8 +58,14 @@ def run_one(
     if finished is not None and not store.is_unfinished(path):
         return finished
     place = Path(os.path.abspath(path))  # the code of a user can change the directory
-    with store.claim(place, wait=True):
-        return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
+    try:
+        with store.claim(place, wait=True):
+            return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C, or a signal
+            kept = store.epoch(config, place) or "before the first epoch; nothing is kept"
+            error.add_note(f"interrupted: {kept}. The same command continues.")
+        raise
 
 
 def run_claimed(
@@ -95,6 +101,7 @@ def _train_and_diagnose(
     with threads(config.threads):
         if config.source and config.source != source_digest(config.problem):
             raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
+        check_device(config.device)
         inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
         times.append(time.perf_counter())
@@ -187,8 +194,7 @@ def diagnose_run(
     names; pairs that the run was trained on are refused. A problem of one's own must be named,
     because results never import code.
     """
-    if not (path / "metrics.json").is_file():
-        raise InputError(f"{path} {_listing(path)}.")
+    path = store.locate(path)
     stored = store.read(path)
     stored.file("model.safetensors")  # the one of this run, not another's
     record = stored.record()
@@ -214,13 +220,6 @@ def diagnose_run(
         )
 
 
-def _listing(path: Path) -> str:
-    """What is in a directory that is not a run."""
-    found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
-    listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
-    return f"holds {len(found):,} runs; name one: {listed}" if found else "is not a finished run"
-
-
 def _simulator(stored: Run, problem: str | None) -> Problem:
     """The problem of a stored run, if it can simulate and its user trusts it."""
     path, made_with = stored.path, stored.config.problem
@@ -231,6 +230,9 @@ def _simulator(stored: Run, problem: str | None) -> Problem:
             f"{path} was made with `{made_with}`, and results never import code. If you trust it, "
             f"say so: --problem {made_with}"
         )
-    if problem is not None and problem != made_with and ":" not in made_with:
-        raise InputError(f"{path} was made with `{made_with}`, not `{problem}`.")
+    if problem not in (None, made_with) and not (":" in made_with and ":" in str(problem)):
+        do = f"say --problem {made_with}" if ":" in made_with else "leave --problem out"
+        raise InputError(
+            f"{path} was made with `{made_with}`, not with `{problem}`: {do}, or name another run."
+        )
     return problems.get(problem or made_with)

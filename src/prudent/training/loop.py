@@ -3,6 +3,7 @@
 Every method goes through it with the same optimizer, clipping, schedule and selection rule.
 """
 
+import logging
 import math
 import time
 from typing import Any
@@ -25,6 +26,8 @@ from prudent.training.options import Options
 MAX_SKIPPED = 0.05
 # Validation pairs at a time; the coverage penalty wants many.
 VALIDATION_BATCH = 4096
+
+logger = logging.getLogger("prudent")
 
 
 def train(
@@ -60,6 +63,8 @@ def train(
     with seeded(seed, "training"):
         if checkpoints is not None and (stored := checkpoints.latest()) is not None:
             state.restore(*stored)
+            if not state.finished:
+                logger.info("%s continues after epoch %d.", title, state.epoch)
         with Progress(title, options.epochs, progress, "epoch", done=state.epoch) as bar:
             while not state.finished:
                 row = _one_epoch(state, objective, training, validation, seed)
