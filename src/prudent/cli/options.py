@@ -66,7 +66,7 @@ def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[
 def refuse_empty(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse an output without a name, which would be the current directory."""
     if value is not None and not value.strip():
-        raise InputError(f"the output is {value!r}; expected a name, such as -o runs/first.")
+        raise InputError("the output is empty; expected a name, such as -o runs/first.")
     return value
 
 

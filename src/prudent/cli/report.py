@@ -56,17 +56,7 @@ def report(
         raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
-    page = Path(output)
-    if page.suffix.lower() not in (".html", ".htm") or page.is_dir():
-        came = "a directory" if page.is_dir() else f"`{page.name}`"
-        raise InputError(
-            f"the output is {came}; a report is one HTML page: -o {page.with_suffix('.html')}"
-            + (
-                ". For figures in PDF: --figures figures --format pdf"
-                if page.suffix == ".pdf"
-                else ""
-            )
-        )
+    _check_page(Path(output))
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
@@ -84,6 +74,19 @@ def report(
         _write_figures(results, Path(figures), endings, dpi)
     if show_it:
         _open(Path(output))
+
+
+def _check_page(page: Path) -> None:
+    """Refuse a directory, or a name that promises something else than a page."""
+    if page.is_dir():
+        raise InputError(
+            f"{page} is a directory; a report is one HTML page: -o {page / 'report.html'}"
+        )
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"`{page.name}` is not the name of a page; a report is one HTML page: "
+            f"-o {page.with_suffix('.html')} (PDF of figures: --figures DIRECTORY --format pdf)"
+        )
 
 
 def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) -> None:

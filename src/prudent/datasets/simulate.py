@@ -213,7 +213,7 @@ def judge(problem: str, counts: Mapping[str, int], error: str | None, remedy: st
     failed = {name: count for name, count in counts.items() if count and name != "valid"}
     text = ", ".join(f"{count:,} {name}" for name, count in failed.items())
     fraction = sum(failed.values()) / total
-    why = f" The first error of the simulator: {error.rstrip('.')}." if error else ""
+    why = f" The first error: {error.rstrip('.')}." if error else ""
     if fraction == 1.0:
         raise DataError(
             f"all {total:,} simulations of `{problem}` are invalid ({text}).{why} "
@@ -222,7 +222,8 @@ def judge(problem: str, counts: Mapping[str, int], error: str | None, remedy: st
     if failed:
         level = logging.WARNING if fraction > WARN_INVALID or error else logging.INFO
         told = f"{100 * fraction:.3g} % of simulations are invalid ({text}) and left out.{why}"
-        logger.log(level, "%s", told)
+        remedy = " Mend the simulator if these are too many." if error else ""
+        logger.log(level, "%s", told + remedy)
 
 
 class Simulated(NamedTuple):

@@ -63,8 +63,11 @@ def run_one(
             return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
     except BaseException as error:
         if not isinstance(error, Exception):  # Ctrl-C, or a signal
-            kept = store.epoch(config, place) or "before the first epoch; nothing is kept"
-            error.add_note(f"interrupted: {kept}. The same command continues.")
+            kept = store.epoch(config, place)
+            when = (
+                f"after {kept}; the same command continues" if kept else "before the first epoch"
+            )
+            error.add_note(f"interrupted {when}.")
         raise
 
 
@@ -233,6 +236,6 @@ def _simulator(stored: Run, problem: str | None) -> Problem:
     if problem not in (None, made_with) and not (":" in made_with and ":" in str(problem)):
         do = f"say --problem {made_with}" if ":" in made_with else "leave --problem out"
         raise InputError(
-            f"{path} was made with `{made_with}`, not with `{problem}`: {do}, or name another run."
+            f"{path} was made with `{made_with}`, not `{problem}`: {do}, or name another run."
         )
     return problems.get(problem or made_with)
