@@ -300,7 +300,7 @@ def test_shell_completion(words, expected):
         COMP_WORDS=words,
         COMP_CWORD=str(len(words.split()) - 1),
     )
-    assert {line.split(",")[1] for line in result.stdout.splitlines()} == expected
+    assert {line.split(",", 1)[1] for line in result.stdout.splitlines()} == expected
 
 
 def test_the_plan_of_a_sweep_as_json():
@@ -480,7 +480,7 @@ def test_progress_shows_what_matters_in_80_columns(where, monkeypatch, caplog):
         clock[0] = 60.0
         bar.advance({**row, "validation_shortfall": 0.0312})
         bar.bar.refresh()
-    expected = "101/500, 6:39:00 left, validation loss 1.16, shortfall 0.0312"
+    expected = "101/500, 6:39:00 left, validation loss 1.16, shortfall 0.031"
     if where == "log":
         assert stream.getvalue() == ""
         assert caplog.messages == [f"training 2 of 5: {expected}"]

@@ -14,11 +14,11 @@ Reporter = bool | None | Callable[[dict[str, Any]], None]
 LOG_SECONDS = 30.0
 # The figures that are shown, in words; what else a row holds is for functions.
 FIGURES = {
-    "validation_loss": "validation loss",
-    "validation_shortfall": "shortfall",
-    "skipped": "skipped steps",
-    "invalid": "invalid",
-    "per_second": "per second",
+    "validation_loss": "validation loss {:.3g}",
+    "validation_shortfall": "shortfall {:.2g}",
+    "skipped": "skipped steps {:,}",
+    "invalid": "invalid {:,}",
+    "per_second": "{:.3g} per second",
 }
 logger = logging.getLogger("prudent")
 
@@ -83,15 +83,9 @@ class Progress:
         parts = [f"{done:,}/{self.total:,}"]
         if (left := self.seconds_left(done)) > 0:
             parts.append(f"{tqdm.format_interval(left)} left")
-        parts += [
-            f"{FIGURES[name]} {value:,}"
-            if isinstance(value, int)
-            else f"{FIGURES[name]} {value:.3g}"
-            for name, value in row.items()
-            if name in FIGURES and (value or name != "skipped")
-        ]
-        text = ", ".join(parts)
-        self._move(done, "{desc} |{bar}| ", text)
+        figures = {name: value for name, value in row.items() if value or name != "skipped"}
+        parts += [FIGURES[name].format(figures[name]) for name in FIGURES if name in figures]
+        self._move(done, "{desc} |{bar}| ", ", ".join(parts))
 
     def seconds_left(self, done: float) -> float:
         """The time that the rest takes at the pace so far."""

@@ -133,6 +133,7 @@ def fit(
         estimator = _untrained(chosen.family, source, split[0], networks, seed).to(place)
         objective = chosen.objective(source, settings, data.pool)
         checkpoints = None
+        settings.pairs_per_step(len(split[0]))  # refused before a directory is made
         if checkpoint is not None:
             checkpoints = Checkpoints(Path(checkpoint, name), {**identity, "member": name})
         learn(estimator, objective, *split, seed=seed, checkpoints=checkpoints, title=title)

@@ -16,7 +16,7 @@ from prudent._randomness import derive, seeded
 from prudent.contracts import PerPair
 from prudent.datasets import Data, Pairs
 from prudent.datasets.pairs import num_batches
-from prudent.errors import InputError, TrainingError
+from prudent.errors import TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.training.checkpoint import Checkpoints, TrainingState
 from prudent.training.objectives import WeightedSum
@@ -53,12 +53,6 @@ def train(
     lowered as well. The seed is that of the batches and of the draws inside the objective. The
     ``progress`` is as in :func:`prudent.fit`; ``checkpoints`` are written and continued from.
     """
-    batch_size = options.pairs_per_step(len(training))
-    if batch_size > len(training):
-        raise InputError(
-            f"`batch_size` is {batch_size}, but only {len(training):,} pairs are left to "
-            f"train on; pass batch_size={max(1, len(training) // 4)} or simulate more."
-        )
     state = TrainingState(estimator, options, seed)
     with seeded(seed, "training"):
         if checkpoints is not None and (stored := checkpoints.latest()) is not None:
