@@ -85,7 +85,8 @@ def test_without_pycbc_the_prior_works_and_simulating_says_what_to_install(monke
     with pytest.raises(InputError, match="needs PyCBC and LALSuite. In the directory") as caught:
         problem.simulate(theta, torch.Generator())
     assert str(caught.value) == (
-        'the problem gravitational_waves_pycbc needs PyCBC and LALSuite: pip install "prudent[gw]"'
+        "the problem gravitational_waves_pycbc needs PyCBC and LALSuite. In the directory of "
+        'prudent\'s pyproject.toml: pip install -c constraints.txt -e ".[gw]"'
     )
 
 
