@@ -183,10 +183,13 @@ def test_shapes_of_draws_are_whole_numbers(estimators, shape):
 def test_what_only_tensors_can_do_says_so():
     with pytest.raises(InputError, match="`theta` as a tensor"):
         CoveragePenalty(GAUSSIAN.prior)(None, THETA.numpy())
-    with pytest.raises(InputError, match="the embedding cannot take x of shape"):
+    with pytest.raises(InputError, match=r"of shape \(N, 2\): .* whose first layer takes"):
         fit(THETA, X, GAUSSIAN.prior, **SMALL, embedding=torch.nn.Linear(3, 4))
-    with pytest.raises(InputError, match="`hidden`"):
-        fit(THETA, X, GAUSSIAN.prior, **{**SMALL, "hidden": "64"})
+    for hidden in ("64", 64):
+        with pytest.raises(InputError, match=rf"`hidden` is {hidden!r}; expected a list"):
+            fit(THETA, X, GAUSSIAN.prior, **{**SMALL, "hidden": hidden})
+    with pytest.raises(InputError, match="got Linear without `prior` and `normalized`"):
+        diagnose(torch.nn.Linear(2, 2), THETA, X)
     with pytest.raises(InputError, match="`low` below `high`"):
         problems.box([1, 1], [0, 0])
 

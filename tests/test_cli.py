@@ -1,6 +1,8 @@
 """The command line as its users meet it: exit codes, one-line errors, no torch for help."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,14 +10,21 @@ from pathlib import Path
 import pytest
 
 from command import prudent, prudent_process
+from prudent._files import to_json
+from prudent._progress import Progress
+from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.errors import InputError
+from prudent.experiments import store
+from prudent.experiments.config import THOROUGH_NEEDS, RunConfig
 from prudent.experiments.settings import FORMAT
+from prudent.training import Options
 from prudent.training.methods import PUBLISHED, RECOMMENDED
 from terminal import seen_on_a_terminal
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
 WRITTEN = Path(__file__).parent / "experiments" / "written_by_0.1.0"
+SWEEP = ["sweep", str(SMOKE), "-o", "run"]
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
 
 
@@ -40,6 +49,10 @@ def test_help(arguments):
         ["--help"],
         ["problems"],
         ["train", "slpc", "-o", "x"],
+        ["train", "slcp", "--device", "gpu", "-o", "x"],
+        ["train", "no_module:problem", "-o", "x"],
+        ["diagnose", "nowhere"],
+        ["report", ".", "-o", "x.pdf"],
         ["--version"],
         ["sweep", "--help"],
         ["sweep", str(SMOKE), "--dry-run"],
@@ -76,7 +89,7 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["simulate", "slcp", "-n", "0", "-o", "x.zarr"], "`num_simulations`"),
         (["train", "no_module:problem", *TINY, "-o", "run"], "cannot import `no_module`"),
         (["trian"], "Did you mean 'train'?"),
-        (["diagnose", "nowhere"], "does not exist"),
+        (["diagnose", "nowhere"], "nowhere does not exist. Make a run with: prudent train"),
         (["diagnose", ".", "--num-test", "0"], "`num_test` is 0"),
         (["report", "."], "no finished runs"),
         (["train", "slcp", "-o", "file/run"], "choose another output"),
@@ -86,6 +99,26 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["train", "slcp", "--device", "cuda:99", *TINY, "-o", "run"], "available: cpu"),
         (["train", "--config", "nowhere.toml", "-o", "run"], "cannot read nowhere.toml"),
         (["train", "--config", "file", "-o", "run"], "file is not valid TOML"),
+        (["train", "slcp", "-o", ""], "the output is empty"),
+        (["simulate", "slcp", "-o", " "], "the output is empty"),
+        (["simulate", "slcp", "-o", "s.npz"], "such as s.zarr"),
+        (["report", ".", "-o", "x.pdf"], "a report is one HTML page: -o x.html"),
+        (
+            ["report", ".", "-o", "."],
+            ". is a directory; a report is one HTML page: -o report.html",
+        ),
+        (["train", "slcp", "--device", "gpu", "-o", "run"], "A graphics card is cuda"),
+        (["train", "slcp", "--target", "2", "-o", "run"], "or a number in [0, 1]"),
+        (["train", "gaussian", *TINY, "--batch-size", "120", "-o", "run"], "pass --batch-size 2"),
+        ([*SWEEP, "--status", "--watch"], "--status and --watch contradict each other"),
+        ([*SWEEP, "--dry-run", "--print-script"], "contradict each other; choose one."),
+        ([*SWEEP, "--verify"], "--verify goes with --status"),
+        ([*SWEEP, "--dry-run", "--engine", "spark"], "unknown engine `spark`"),
+        ([*SWEEP, "--dry-run", "--address", "tcp://x:1"], "pass --engine dask"),
+        ([*SWEEP, "--dry-run", "--engine", "dask", "--address", "x"], "such as tls://10.0.0.1"),
+        ([*SWEEP, "--set", "training.epochs=x"], "Error: --set training.epochs=x: `epochs`"),
+        (["diagnose", str(WRITTEN)], "holds 3 runs; name one: 02c4bc4fa91b 0cfbdb15b9be 5b05"),
+        (["diagnose", f"{WRITTEN}/0"], "beginning of 2 runs: 02c4bc4fa91b 0cfbdb15b9be."),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
@@ -253,6 +286,13 @@ def test_problems_as_json():
         ("prudent train slcp --target c", {"conservative", "calibrated"}),
         ("prudent train slcp --preset p", {"paper"}),
         ("prudent train slcp --device c", {"cpu", "cuda"}),
+        ("prudent report runs --format s", {"svg"}),
+        ("prudent report runs --format png,", {"png,svg", "png,pdf"}),
+        (
+            f"prudent diagnose {WRITTEN}/0",
+            {f"{WRITTEN}/{n}" for n in ("02c4bc4fa91b", "0cfbdb15b9be")},
+        ),
+        ("prudent diagnose no/run", {"no/run"}),
     ],
 )
 def test_shell_completion(words, expected):
@@ -261,7 +301,7 @@ def test_shell_completion(words, expected):
         COMP_WORDS=words,
         COMP_CWORD=str(len(words.split()) - 1),
     )
-    assert {line.split(",")[1] for line in result.stdout.splitlines()} == expected
+    assert {line.split(",", 1)[1] for line in result.stdout.splitlines()} == expected
 
 
 def test_the_plan_of_a_sweep_as_json():
@@ -272,11 +312,16 @@ def test_the_plan_of_a_sweep_as_json():
     assert plan["seconds"] > 0
 
 
-def test_an_error_is_json_for_those_who_asked_for_it(tmp_path):
-    done = prudent("sweep", "nowhere.toml", "--json", cwd=tmp_path)
+@pytest.mark.parametrize(
+    "arguments",
+    [["sweep", "nowhere.toml"], ["train", "slcp"], ["train", "slcp", "--epoch", "3", "-o", "run"]],
+)
+def test_an_error_is_json_for_those_who_asked_for_it(arguments, tmp_path):
+    done = prudent(*arguments, "--json", cwd=tmp_path)
     error = json.loads(done.stdout)["error"]
     assert done.returncode == error["code"] == 2
     assert f"Error: {error['message']}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_all_mistakes_of_a_sweep_are_told_at_once(tmp_path):
@@ -313,6 +358,134 @@ def test_plain_ascii_terminals_work(tmp_path):
 @pytest.mark.process
 def test_a_terminal_sees_the_loss_terms(tmp_path):
     seen = seen_on_a_terminal([sys.executable, "-m", "prudent", *TRAIN], tmp_path)
-    assert b"training: 100%" in seen
-    assert b"bce=" in seen
-    assert b"diagnosing: 100%" in seen
+    assert b"| 2/2, validation loss " in seen
+    assert b"bce" not in seen
+    assert b"| 64/64" in seen
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 3}, "(epochs: 2 there, 3 now)"),
+        ({"epochs": 3, "proposal": "box"}, "(epochs: 2 there, 3 now, proposal: prior there, box"),
+    ],
+)
+def test_another_run_in_the_way_is_refused_with_what_differs(options, message, tmp_path):
+    """Before the training, which would fail here."""
+    path = tmp_path / "run"
+    config = RunConfig("gaussian", "calnre", 128, training=Options(epochs=2))
+    store.publish(path, store_files(config), {"num_pairs": 64}, {})
+    wanted = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+    done = prudent("train", "gaussian", "--method", "calnre", "--budget", "128", *wanted,
+                   "-o", "run", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr) < 200
+
+
+def store_files(config):
+    return {"config.json": to_json(config.to_dict()), "coverage.json": to_json({})}
+
+
+@pytest.mark.parametrize(
+    "command", [["train", "slcp", "--thorough"], [*SWEEP[:2], "--set", "thorough=true"]]
+)
+def test_a_thorough_run_needs_its_library_before_it_trains(command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    done = prudent(*command, "-o", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "thorough diagnoses need scikit-learn. In the directory" in done.stderr
+    assert not list(tmp_path.iterdir())
+    needed = {row.needs for row in DIAGNOSTICS.values()} - {None}
+    assert needed == {THOROUGH_NEEDS[:2]}
+
+
+def test_watching_ends_where_nothing_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("prudent.cli.sweep.WATCH_SECONDS", 0.0)
+    done = prudent(*SWEEP, "--watch", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nothing is running in run: 12 of 12 runs are not done. Continue with" in done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+
+FAILING = """
+import torch
+from prudent import problems
+def simulator(theta):
+    if (theta > 0.9).any():
+        raise RuntimeError("my solver diverged")
+    return theta + torch.randn_like(theta)
+problem = problems.custom(simulator, problems.box([0.0], [1.0]))
+broken = problems.Problem("broken", problem.prior, lambda *_: 1 / 0, (1,), ("a",))
+"""
+
+
+def test_errors_of_a_simulator_are_told_as_its_own(tmp_path):
+    """Some are left out and told as plain lines; nothing is told if only the result is wanted."""
+    (tmp_path / "mine.py").write_text(FAILING)
+    command = ["train", "mine:problem", "--method", "nre", *TINY, "-o"]
+    told = prudent(*command, "run", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert (
+        " raised) and left out. The first error: RuntimeError: my solver diverged. Mend the si"
+        in (told.stderr)
+    )
+    assert "of 64 test pairs: their observations hold NaN" in told.stderr
+    assert "Warning" not in told.stderr
+    assert ".py" not in told.stderr
+    assert prudent(*command, "quiet", "-q", cwd=tmp_path).stderr == ""
+    broken = prudent("train", "mine:broken", *TINY, "-o", "broken", cwd=tmp_path)
+    assert broken.returncode == 2
+    assert (
+        "all 128 simulations of `broken` are invalid (128 raised). The first error: ZeroDiv"
+        in (broken.stderr)
+    )
+
+
+@pytest.mark.parametrize(
+    ("members", "checkpoint", "message"),
+    [
+        (1, "epoch-000003", "interrupted after epoch 3 of 500; the same command continues."),
+        (5, "member-1/epoch-000003", "interrupted after epoch 3 of 500 of network 2 of 5; the"),
+        (1, "", "interrupted before the first epoch."),
+    ],
+)
+def test_an_interrupted_training_says_its_epoch(
+    members, checkpoint, message, tmp_path, monkeypatch
+):
+    def stop(config, path, *_, **__):
+        if checkpoint:
+            file = store.unfinished_path(path, ".checkpoint") / f"{checkpoint}.safetensors"
+            file.parent.mkdir(parents=True)
+            file.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prudent.experiments.run.run_claimed", stop)
+    done = prudent("train", "slcp", "--members", str(members), "-o", "run", cwd=tmp_path)
+    assert done.returncode == 130
+    assert f"Error: {message}" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["terminal", "notebook", "log"])
+def test_progress_shows_what_matters_in_80_columns(where, monkeypatch, caplog):
+    clock, stream = [0.0], io.StringIO()
+    stream.isatty = lambda: where == "terminal"
+    monkeypatch.setattr("prudent._progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", "80")
+    caplog.set_level("INFO", "prudent")
+    if where == "notebook":
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    row = {"bce": 1.0, "coverage": 7.95e-08, "validation_loss": 1.16, "skipped": 0}
+    with Progress("training 2 of 5", 500, unit="epoch", done=100) as bar:
+        clock[0] = 60.0
+        bar.advance({**row, "validation_shortfall": 0.0312})
+        bar.bar.refresh()
+    expected = "101/500, 6:39:00 left, validation loss 1.16, shortfall 0.031"
+    if where == "log":
+        assert stream.getvalue() == ""
+        assert caplog.messages == [f"training 2 of 5: {expected}"]
+        return
+    line = next(part for part in stream.getvalue().split("\r") if "101" in part).rstrip()
+    assert re.fullmatch(rf"training 2 of 5 \|.\| {re.escape(expected)}", line)
+    assert len(line) <= 80

@@ -63,6 +63,9 @@ def test_a_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.tree", json)
     with pytest.raises(InputError) as error:
         require("sklearn.tree", "distances", "local coverage")
-    expected = 'local coverage needs scikit-learn: pip install "prudent[distances]"'
+    expected = (
+        "local coverage needs scikit-learn. In the directory of prudent's pyproject.toml: "
+        'pip install -c constraints.txt -e ".[distances]"'
+    )
     assert str(error.value) == expected
     assert require("json.decoder", "any", "nothing").JSONDecoder is json.JSONDecoder

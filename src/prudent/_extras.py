@@ -26,5 +26,6 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         verb = "need" if purpose.endswith("s") else "needs"
         raise InputError(
-            f'{purpose} {verb} {LIBRARIES.get(library, library)}: pip install "prudent[{extra}]"'
+            f"{purpose} {verb} {LIBRARIES.get(library, library)}. In the directory of prudent's "
+            f'pyproject.toml: pip install -c constraints.txt -e ".[{extra}]"'
         ) from error

@@ -4,16 +4,22 @@ import logging
 import shutil
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-with warnings.catch_warnings(action="ignore"):  # a notebook without widgets gets a plain bar
-    from tqdm.auto import tqdm
+from tqdm import tqdm
 
 Reporter = bool | None | Callable[[dict[str, Any]], None]
 
 LOG_SECONDS = 30.0
+# The figures that are shown, in words; what else a row holds is for functions.
+FIGURES = {
+    "validation_loss": "validation loss {:.3g}",
+    "validation_shortfall": "shortfall {:.2g}",
+    "skipped": "skipped steps {:,}",
+    "invalid": "invalid {:,}",
+    "per_second": "{:.3g} per second",
+}
 logger = logging.getLogger("prudent")
 
 
@@ -50,10 +56,12 @@ class Progress:
     def __init__(
         self, title: str, total: float, report: Reporter = None, unit: str = "it", done: float = 0
     ) -> None:
-        self.title, self.total, self.report, self.done = title, total, report, done
-        self.logged = time.monotonic()
-        self.logs = report is None and not sys.stderr.isatty()
-        hidden = None if report is None else callable(report) or not report
+        self.title, self.total, self.report = title, total, report
+        self.first = self.done = done
+        self.started = self.logged = time.monotonic()
+        notebook = "ipykernel" in sys.modules
+        self.logs = report is None and not notebook and not sys.stderr.isatty()
+        hidden = self.logs if report is None else callable(report) or not report
         # Some terminals do not tell their size; tqdm alone would then show nothing.
         columns, lines = shutil.get_terminal_size()
         shape = {"disable": hidden, "ncols": columns, "nrows": lines}
@@ -71,15 +79,22 @@ class Progress:
             self.done += steps
             self.report(dict(row))
             return
-        figures = {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in row.items()}
-        self.bar.set_postfix(figures, refresh=False)
-        text = ", ".join(f"{key} {value}" for key, value in figures.items())
-        self._move(self.done + steps, f": {self.done + steps} of {self.total}, {text}")
+        done = self.done + steps
+        parts = [f"{done:,}/{self.total:,}"]
+        if (left := self.seconds_left(done)) > 0:
+            parts.append(f"{tqdm.format_interval(left)} left")
+        figures = {name: value for name, value in row.items() if value or name != "skipped"}
+        parts += [FIGURES[name].format(figures[name]) for name in FIGURES if name in figures]
+        self._move(done, "{desc} |{bar}| ", ", ".join(parts))
+
+    def seconds_left(self, done: float) -> float:
+        """The time that the rest takes at the pace so far."""
+        elapsed = time.monotonic() - self.started
+        return elapsed * (self.total - done) / max(done - self.first, 1e-9)
 
     def show(self, done: float, text: str) -> None:
         """Move to a place and show a text beside the bar instead of figures."""
-        self.bar.bar_format = f"{{l_bar}}{{bar}}| {text}"
-        self._move(done, f" {text}")
+        self._move(done, "{l_bar}{bar}| ", text)
 
     def warn(self, text: str) -> None:
         """Log a warning without disturbing the bar."""
@@ -87,9 +102,10 @@ class Progress:
             with self.bar.external_write_mode():
                 logger.warning("%s", text)
 
-    def _move(self, done: float, text: str) -> None:
+    def _move(self, done: float, form: str, text: str) -> None:
+        self.bar.bar_format = form + text.replace("{", "{{").replace("}", "}}")
         self.bar.update(done - self.done)
         self.done = done
         if self.logs and time.monotonic() - self.logged >= LOG_SECONDS:
             self.logged = time.monotonic()
-            logger.info("%s%s", self.title, text)
+            logger.info("%s: %s", self.title, text)

@@ -365,6 +365,6 @@ def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
 
 def test_without_zarr_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(InputError, match=r'need zarr: pip install "prudent\[zarr\]"'):
+    with pytest.raises(InputError, match=r'need zarr\. .* -e "\.\[zarr\]"'):
         simulate("gaussian", 8, tmp_path / "s")
     assert not (tmp_path / "s").exists()

@@ -97,5 +97,5 @@ def test_both_tests_share_their_draws(pairs):
 
 def test_a_missing_library_is_named_before_the_work(pairs, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(InputError, match=r'pip install "prudent\[distances\]"'):
+    with pytest.raises(InputError, match=r'-e "\.\[distances\]"'):
         prudent.diagnose(Estimator(1.0), *pairs, thorough=True, progress=False)

@@ -382,7 +382,7 @@ def test_without_emcee(monkeypatch):
     posterior = estimator(x[:1])
     posterior.sample((2,))
     assert posterior.sampling.method == "importance"
-    with pytest.raises(InputError, match=r'pip install "prudent\[mcmc\]"'):
+    with pytest.raises(InputError, match=r'-e "\.\[mcmc\]"'):
         posterior.sample((2,), method="mcmc")
 
 

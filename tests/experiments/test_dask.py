@@ -265,5 +265,5 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
     from prudent.experiments.engines import open_engine
 
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r'pip install "prudent\[dask\]"'):
+    with pytest.raises(InputError, match=r'-e "\.\[dask\]"'):
         open_engine("dask", 1, tmp_path)

@@ -74,7 +74,7 @@ def test_a_directory_where_all_failed_has_a_table(tmp_path):
 
 def test_missing_pandas_is_named(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r'pip install "prudent\[results\]"'):
+    with pytest.raises(InputError, match=r'-e "\.\[results\]"'):
         prudent.experiments.load_results(root)
 
 

@@ -82,10 +82,11 @@ def test_without_pycbc_the_prior_works_and_simulating_says_what_to_install(monke
         monkeypatch.delitem(sys.modules, name)
     problem = gravitational_waves_pycbc.problem()
     theta = problem.prior.sample((1,))
-    with pytest.raises(InputError, match="PyCBC and LALSuite: pip install") as caught:
+    with pytest.raises(InputError, match="needs PyCBC and LALSuite. In the directory") as caught:
         problem.simulate(theta, torch.Generator())
     assert str(caught.value) == (
-        'the problem gravitational_waves_pycbc needs PyCBC and LALSuite: pip install "prudent[gw]"'
+        "the problem gravitational_waves_pycbc needs PyCBC and LALSuite. In the directory of "
+        'prudent\'s pyproject.toml: pip install -c constraints.txt -e ".[gw]"'
     )
 
 

@@ -98,7 +98,10 @@ def test_a_finished_training_is_only_read(tmp_path):
 
 
 @pytest.mark.parametrize("ensemble", ["seeds", "folds"])
-def test_an_ensemble_goes_on_with_the_member_that_was_stopped(ensemble, tmp_path, every_epoch):
+def test_an_ensemble_goes_on_with_the_member_that_was_stopped(
+    ensemble, tmp_path, every_epoch, caplog
+):
+    caplog.set_level("INFO", "prudent")
     options = {"members": 3, "ensemble": ensemble, "epochs": 3}
     undisturbed = outcome(train("npe", **options))
     with pytest.raises(Stop):
@@ -106,6 +109,8 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(ensemble, tmp_path
     rows = []
     assert outcome(train("npe", rows.append, checkpoint=tmp_path, **options)) == undisturbed
     assert len(rows) == 4
+    told = [text for text in caplog.messages if "continues" in text]
+    assert told == ["training 2 of 3 continues after epoch 2."]
 
 
 @pytest.mark.parametrize("method", ["nre", "calnre", "npe", "calnpe"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from prudent._extras import require
-from prudent.cli.options import debug, quiet, seed
+from prudent.cli.options import debug, output, quiet, seed
 from prudent.cli.output import check_writable, progress, say, show
 from prudent.errors import StoreError
 from prudent.experiments import store
@@ -17,7 +17,7 @@ from prudent.experiments.sweep import read_sweep
 
 
 @click.command()
-@click.option("-o", "--output", default="runs/demo", help="Directory for the runs.")
+@output(default="runs/demo", help="Directory for the runs.")
 @seed
 @quiet
 @debug

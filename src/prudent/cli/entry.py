@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from typing import Any, NoReturn
 
 import click
@@ -18,7 +19,7 @@ from prudent import __version__
 from prudent.cli.demo import demo
 from prudent.cli.diagnose import diagnose
 from prudent.cli.options import EXIT_CODES
-from prudent.cli.output import plain, show
+from prudent.cli.output import as_options, plain, show
 from prudent.cli.posterior import plot, sample
 from prudent.cli.report import report
 from prudent.cli.simulate import list_problems, simulate
@@ -33,6 +34,14 @@ INTERRUPTED = "interrupted; finished runs are kept, the same command continues."
 
 class Terminated(BaseException):
     """SIGTERM or SIGHUP came."""
+
+
+class Plain(logging.Formatter):
+    """Log lines with options in place of arguments of Python."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return as_options(plain(super().format(record)))
 
 
 class Group(click.Group):
@@ -67,11 +76,7 @@ for command in (demo, list_problems, simulate, train, diagnose, sample, plot, sw
 
 def main() -> NoReturn:
     """Run the command line; every mistake of a user is one line and exit code 2."""
-    log = logging.getLogger("prudent")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    _log_to_stderr()
     _listen_to_signals()
     flags: dict[str, bool] = {}
     try:
@@ -89,6 +94,8 @@ def main() -> NoReturn:
         sys.exit(1)
     except click.ClickException as error:
         error.show()
+        if "--json" in sys.argv:
+            show_error(error.exit_code, error.format_message())
         sys.exit(error.exit_code)
     except SystemExit:
         raise
@@ -103,17 +110,32 @@ def main() -> NoReturn:
                 f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
                 "with --debug and report what it says."
             )
-    message = shortened(message, LONGEST)
+    message = shortened(as_options(message), LONGEST)
     click.echo(f"Error: {plain(message)}", err=True)
-    if flags.get("as_json"):  # a script that asked for JSON gets errors as JSON too
-        show(json.dumps({"error": {"code": code, "message": message}}))
+    if flags.get("as_json"):
+        show_error(code, message)
     sys.exit(code)
+
+
+def show_error(code: int, message: str) -> None:
+    """Give a script that asked for JSON its errors as JSON too."""
+    show(json.dumps({"error": {"code": code, "message": message}}))
 
 
 def _interruption(error: BaseException) -> str:
     """What a command had to say when it was interrupted; click wraps what Ctrl-C raises."""
     told = getattr(error, "__notes__", []) or getattr(error.__cause__, "__notes__", [])
     return str(told[-1]) if told else INTERRUPTED
+
+
+def _log_to_stderr() -> None:
+    """Show what the library logs and warns of as plain lines, without lines of source code."""
+    log = logging.getLogger("prudent")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain("%(asctime)s %(message)s", "%H:%M"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
 
 
 def _listen_to_signals() -> None:

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from prudent import problems
 from prudent._settings import Setting, settings_of
 from prudent.cli.output import remember
+from prudent.errors import InputError
 from prudent.experiments.config import KEYS
 from prudent.experiments.launch import LaunchOptions
 from prudent.training import methods
@@ -62,10 +63,18 @@ def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[
     return decorate
 
 
+def refuse_empty(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an output without a name, which would be the current directory."""
+    if value is not None and not value.strip():
+        raise InputError("the output is empty; expected a name, such as -o runs/first.")
+    return value
+
+
 LAUNCH = settings_of(LaunchOptions)
 PROBLEM = Value(KEYS["problem"])
 flag = partial(click.option, is_flag=True, expose_value=False, callback=remember)
 debug = flag("--debug", help="Show tracebacks.")
+output = partial(click.option, "-o", "--output", callback=refuse_empty)
 quiet = flag("-q", "--quiet", help="Only the result, no progress.")
 as_json = flag("--json", "as_json", help="The result as one JSON object.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")

@@ -5,7 +5,9 @@ says something looks them up.
 """
 
 import json
+import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,16 @@ from typing import Any
 import click
 
 from prudent.errors import InputError
+from prudent.experiments.config import KEYS
+
+NAMES = {one.name for one in KEYS.values()}
 
 
 def remember(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     """Keep a flag in the context."""
     ctx.ensure_object(dict)[parameter.name] = value
+    if value and parameter.name == "quiet":
+        logging.getLogger("prudent").setLevel(logging.ERROR)
 
 
 def asked_for(*flags: str) -> bool:
@@ -45,6 +52,19 @@ def plain(text: str) -> str:
     'a?[31mb?\n'
     """
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def as_options(text: str) -> str:
+    """Advice of the library, which names arguments of Python, as it is typed here.
+
+    >>> as_options('pass batch_size=20, or use proposal="nominal"; see --set seed=3')
+    'pass --batch-size 20, or use --proposal nominal; see --set seed=3'
+    """
+
+    def option(match: re.Match[str]) -> str:
+        return f"--{match[1].replace('_', '-')} {match[2]}" if match[1] in NAMES else match[0]
+
+    return re.sub(r"(?<!--set )(?<![\w.(])([a-z_]+)=\"?([\w.-]*\w)\"?", option, text)
 
 
 def show(text: str) -> None:

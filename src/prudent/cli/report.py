@@ -9,16 +9,31 @@ from typing import Any
 import click
 
 from prudent._extras import require
-from prudent.cli.options import EXIT_CODES, debug
+from prudent.cli.options import EXIT_CODES, debug, output
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import InputError
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The formats that are not there yet, after those that are."""
+    before, comma, last = incomplete.rpartition(",")
+    left = (one for one in FORMATS if one not in before.split(","))
+    return [before + comma + one for one in left if one.startswith(last)]
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("runs", type=click.Path())
-@click.option("-o", "--output", default="report.html", help="The file to write.")
+@output(default="report.html", help="The file to write.")
 @click.option("--figures", type=click.Path(), help="Also write every figure to this directory.")
-@click.option("--format", "formats", default="png", help="Of the figures: png,svg,pdf.")
+@click.option(
+    "--format",
+    "formats",
+    default="png",
+    help="Of the figures: png,svg,pdf.",
+    shell_complete=complete_formats,
+)
 @click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
 @click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
 @debug
@@ -36,13 +51,14 @@ def report(
       prudent report runs/first -o first.html --open
       prudent report runs/smoke --figures figures --format png,svg
     """
-    require("pandas", "report", "reports")
-    require("matplotlib", "report", "figures")
     endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
-    if not endings or not {*endings} <= {"png", "svg", "pdf"}:
+    if not endings or not {*endings} <= {*FORMATS}:
         raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
+    _check_page(Path(output))
+    require("pandas", "report", "reports")
+    require("matplotlib", "report", "figures")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
         check_writable(directory)
     from prudent.experiments import load_results
@@ -58,6 +74,19 @@ def report(
         _write_figures(results, Path(figures), endings, dpi)
     if show_it:
         _open(Path(output))
+
+
+def _check_page(page: Path) -> None:
+    """Refuse a directory, or a name that promises something else than a page."""
+    if page.is_dir():
+        raise InputError(
+            f"{page} is a directory; a report is one HTML page: -o {page / 'report.html'}"
+        )
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"`{page.name}` is not the name of a page; a report is one HTML page: "
+            f"-o {page.with_suffix('.html')} (PDF of figures: --figures DIRECTORY --format pdf)"
+        )
 
 
 def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) -> None:

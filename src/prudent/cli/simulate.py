@@ -8,7 +8,7 @@ import click
 
 from prudent import problems
 from prudent._settings import whole
-from prudent.cli.options import LAUNCH, PROBLEM, as_json, debug, options, quiet, seed
+from prudent.cli.options import LAUNCH, PROBLEM, as_json, debug, options, output, quiet, seed
 from prudent.cli.output import allow_import, check_writable, emit, progress, show
 from prudent.errors import InputError
 from prudent.experiments.engines import open_engine
@@ -41,7 +41,7 @@ def list_problems() -> None:
 @click.command()
 @click.argument("problem", type=PROBLEM)
 @click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
-@click.option("-o", "--output", required=True, help="Directory of the store, such as sims.zarr.")
+@output(required=True, help="Directory of the store, such as sims.zarr.")
 @options([LAUNCH[name] for name in POOL], workers=WORKERS)
 @click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
 @seed

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from prudent._progress import duration
-from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, quiet
+from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, output, quiet
 from prudent.cli.output import allow_import, asked_for, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
@@ -18,6 +18,9 @@ from prudent.experiments.store import STATES, RunState, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
 WATCH_SECONDS = 2.0
+# Looks after which nothing is expected to begin; workers take a while to load.
+IDLE_LOOKS = 10
+MODES = ("dry_run", "status", "watch", "print_script")
 MOST_LISTED = 10
 REASONS = {
     "left": "new",
@@ -30,7 +33,7 @@ BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", required=False, type=click.Path())
-@click.option("-o", "--output", help="Directory of the runs.  [default: runs/NAME]")
+@output(help="Directory of the runs.  [default: runs/NAME]")
 @options(LAUNCH.values(), workers=BY_CORES)
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key.")
 @click.option("--max-runs", type=int, help=f"Allow so many runs.  [default: {MOST_RUNS:,}]")
@@ -62,8 +65,7 @@ def sweep(
       prudent sweep -o runs/smoke --status
     """
     looking = do["status"] or do["watch"]
-    if output == "":
-        raise InputError("the output is empty; choose a directory with -o.")
+    _check_modes(do)
     if file is not None:
         plan = read_sweep(find_sweep(file), changes, max_runs)
     elif output is not None and looking:
@@ -89,6 +91,15 @@ def sweep(
             _print_script(plan, root, changes, max_runs)
         else:
             _run(look())
+
+
+def _check_modes(do: dict[str, Any]) -> None:
+    """Refuse options of which only one can be answered."""
+    given = ["--" + name.replace("_", "-") for name in MODES if do[name]]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} contradict each other; choose one.")
+    if do["verify"] and not do["status"]:
+        raise InputError("--verify goes with --status: prudent sweep ... --status --verify")
 
 
 def _check_trust(plan: Sweep, file: str, *, allowed: bool) -> None:
@@ -185,8 +196,10 @@ def _watch_status(look: Callable[[], Overview]) -> None:
     """The status until nothing is left: redrawn on a terminal, else a line per change."""
     terminal = sys.stdout.isatty() and not asked_for("as_json")
     last: dict[str, int] = {}
+    idle = 0
     while True:
         now = look()
+        idle = 0 if now.counts["running"] else idle + 1
         if terminal:
             click.clear()
             _show_status(now)
@@ -196,6 +209,11 @@ def _watch_status(look: Callable[[], Overview]) -> None:
                 show(" ".join(f"{name} {number}" for name, number in now.counts.items()))
         if len(now.of("done", "failed")) == len(now.found):
             return
+        if idle > IDLE_LOOKS:
+            raise InputError(
+                f"nothing is running in {now.root}: {len(now.left):,} of {len(now.found):,} runs "
+                f"are not done. Continue with: prudent sweep {now.plan.source} -o {now.root}"
+            )
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
 

@@ -8,12 +8,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from prudent.cli.options import PROBLEM, as_json, debug, options, quiet
+from prudent._extras import require
+from prudent.cli.options import PROBLEM, as_json, debug, options, output, quiet
 from prudent.cli.output import allow_import, check_writable, emit, progress, say, show
 from prudent.errors import InputError
-from prudent.experiments.config import KEYS, RunConfig
+from prudent.experiments import store
+from prudent.experiments.config import KEYS, THOROUGH_NEEDS, RunConfig
 from prudent.experiments.settings import read_settings
-from prudent.problems import source_digest
+from prudent.problems import import_attribute, source_digest
 from prudent.training import methods
 from prudent.training.options import COVERAGE_OPTIONS
 
@@ -42,7 +44,7 @@ class TrainCommand(click.Command):
 @click.command(cls=TrainCommand)
 @click.argument("problem", required=False, type=PROBLEM)
 @options(RUN, method={"default": methods.RECOMMENDED}, budget={"default": 1024})
-@click.option("-o", "--output", required=True, help="Directory of the run.")
+@output(required=True, help="Directory of the run.")
 @click.option("--data", help="Store or file to train on; --theta, --x name its arrays.")
 @click.option("--prior", help="Its prior: problem, TOML file or module:attribute.")
 @click.option("--test-data", help="Store or file with test pairs.")
@@ -77,10 +79,14 @@ def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> N
     elif given := [name for name in FILES if ctx.params[name] is not None]:
         raise InputError(f"`--{given[0].replace('_', '-')}` needs --data.")
     wanted = RunConfig.from_settings({**settings, **facts})
-    if inputs is None:
+    if wanted.thorough:
+        require(*THOROUGH_NEEDS)
+    if inputs is None and ":" in wanted.problem:
         allow_import(wanted.problem)
+        import_attribute(wanted.problem)
     if not wanted.problem.startswith("file:"):
         wanted = dataclasses.replace(wanted, source=source_digest(wanted.problem))
+    store.find(path, wanted)  # refuses another run before torch is loaded
     say(f"{wanted} ...")
     from prudent.experiments.run import run_one
 

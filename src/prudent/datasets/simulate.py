@@ -117,7 +117,7 @@ def simulate(
         _refuse_other(store, wanted)
         left = store.missing(stop)
         error = _fill(store, problem, left, executor, progress) if left else None
-    judge(store.problem, store.counts(stop), error, f"delete {store.path}, ")
+    judge(store.problem, store.counts(stop), error, f", delete {store.path}")
     return store
 
 
@@ -173,8 +173,6 @@ def _fill(
             bar.advance({"invalid": invalid, "per_second": rate}, num_rows)
     if others := types - {"float32", ""}:
         logger.info("x came as %s and is stored as float32.", ", ".join(sorted(others)))
-    if first is not None:
-        logger.warning("some simulations failed; the first: %s", first)
     return first
 
 
@@ -215,15 +213,17 @@ def judge(problem: str, counts: Mapping[str, int], error: str | None, remedy: st
     failed = {name: count for name, count in counts.items() if count and name != "valid"}
     text = ", ".join(f"{count:,} {name}" for name, count in failed.items())
     fraction = sum(failed.values()) / total
+    why = f" The first error: {error.rstrip('.')}." if error else ""
     if fraction == 1.0:
-        why = f" The first error: {error}." if error else ""
         raise DataError(
             f"all {total:,} simulations of `{problem}` are invalid ({text}).{why} "
-            f"Mend the simulator, {remedy}and simulate again."
+            f"Mend the simulator{remedy} and simulate again."
         )
     if failed:
-        level = logging.WARNING if fraction > WARN_INVALID else logging.INFO
-        logger.log(level, "%.3g %% of simulations are invalid (%s).", 100 * fraction, text)
+        level = logging.WARNING if fraction > WARN_INVALID or error else logging.INFO
+        told = f"{100 * fraction:.3g} % of simulations are invalid ({text}) and left out.{why}"
+        remedy = " Mend the simulator if these are too many." if error else ""
+        logger.log(level, "%s", told + remedy)
 
 
 class Simulated(NamedTuple):

@@ -284,6 +284,12 @@ def diagnose(
     rows = DIAGNOSTICS.values() if thorough else ()
     for needed in (row.needs for row in rows if row.needs is not None):
         require(*needed, "thorough diagnoses")
+    if lacking := [name for name in ("prior", "normalized") if not hasattr(estimator, name)]:
+        raise InputError(
+            f"expected an estimator of prudent, or a function of x with `prior` and `normalized` "
+            f"that returns posteriors, got {type(estimator).__name__} without "
+            f"{' and '.join(f'`{name}`' for name in lacking)}. Write a class with these around it."
+        )
     pairs, num_excluded = finite(theta, x, dtype_for(estimator))
     if num_excluded:
         warnings.warn(

@@ -7,7 +7,7 @@ have the type of the prior: with one of float64, parameters far from zero keep t
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -19,7 +19,7 @@ from prudent._arrays import as_tensor
 from prudent._files import dump_tensors, write_atomic
 from prudent._settings import whole
 from prudent.contracts import Prior
-from prudent.errors import DataError, InputError, one_line
+from prudent.errors import DataError, InputError, one_line, shortened
 from prudent.estimators._regression import Regression
 from prudent.estimators._support import Support
 from prudent.estimators.networks import Embedding, Flatten, build
@@ -199,7 +199,12 @@ class NeuralEstimator(Saved):
     ) -> None:
         super().__init__()
         self.prior, self.dim, self.x_shape = prior, dim, tuple(x_shape)
-        widths = self.default_hidden if hidden is None else hidden
+        widths: Any = self.default_hidden if hidden is None else hidden
+        if isinstance(widths, str) or not isinstance(widths, Iterable):
+            raise InputError(
+                f"`hidden` is {shortened(repr(hidden))}; expected a list of widths, such as "
+                "[64, 64]."
+            )
         self.hidden = tuple(whole("hidden", width, 1) for width in widths)
         self.history, self.info = History(), {}
         self.support = self.make_support()
@@ -240,9 +245,11 @@ class NeuralEstimator(Saved):
         try:
             with torch.no_grad():
                 features = self.embedding(torch.zeros(2, *self.x_shape))
-        except RuntimeError as error:
+        except Exception as error:  # it is a user's
+            shape, reason = ", ".join(map(str, ("N", *self.x_shape))), one_line(error).rstrip(".")
             raise InputError(
-                f"the embedding cannot take x of shape {(2, *self.x_shape)}: {one_line(error)}"
+                f"the embedding cannot take x of shape ({shape}): {reason}. Expected a network "
+                f"whose first layer takes observations of shape {self.x_shape}."
             ) from error
         self.embedding.train(training)
         if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:

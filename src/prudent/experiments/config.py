@@ -16,8 +16,9 @@ from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
 from prudent.training import methods
 from prudent.training.options import BEFORE_3, PRESET, SINCE_3, Options
 
-# Coverage by region takes two halves with two regions each.
+# Coverage by region takes two halves with two regions each, and a tree that finds these.
 THOROUGH_PAIRS = 120
+THOROUGH_NEEDS = ("sklearn", "distances", "thorough diagnoses")
 
 
 @documented
@@ -37,7 +38,11 @@ class RunConfig:
     num_test: int = setting(2000, least=1, help="Test pairs, simulated apart")
     threads: int = setting(1, least=1, help="Threads of torch")
     device: str = setting(
-        "cpu", choices=("cpu", "cuda", "mps"), others=r"[a-z]+(:\d+)?", help="Where to train"
+        "cpu",
+        choices=("cpu", "cuda", "mps"),
+        others=r"(cpu|cuda|mps|xpu)(:\d+)?",
+        help="Where to train",
+        hint="A graphics card is cuda, on a Mac mps.",
     )
     thorough: bool = setting(default=False, help="Also SBC, TARP and coverage by region of x")
     source: str = setting("", help="Digest of the file of a problem of one's own", hidden=True)

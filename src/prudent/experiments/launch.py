@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from prudent._extras import require
 from prudent._files import write_atomic
 from prudent._progress import Progress, Reporter
 from prudent._settings import check, documented, setting
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner, View
-from prudent.experiments.config import RunConfig
+from prudent.experiments.config import THOROUGH_NEEDS, RunConfig
 from prudent.experiments.cost import Estimate, disk_bytes, estimate, largest
 from prudent.experiments.engines import ENGINES, open_engine
 from prudent.experiments.settings import read_settings
@@ -39,14 +40,21 @@ class LaunchOptions:
 
     workers: int = setting(1, least=1, help="Runs at once")
     engine: str = setting("local", choices=ENGINES, help="Where to work")
-    address: str | None = setting(None, help="Dask scheduler to use, not one of our own")
+    address: str | None = setting(
+        None,
+        others=r"([a-z]+://)?\S+:\d+/?",
+        form="an address such as tls://10.0.0.1:8786",
+        help="Dask scheduler to use, not one of our own",
+    )
     timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
     force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
 
     def __post_init__(self) -> None:
         check(self)
         if self.address is not None and self.engine != "dask":
-            raise InputError(f"an address is for the engine dask, not for {self.engine}.")
+            raise InputError(
+                f"an address is for the engine dask, not for {self.engine}; pass --engine dask."
+            )
 
     @classmethod
     def of(cls, configs: Sequence[RunConfig], workers: int | None = None, **options: Any) -> Self:
@@ -140,6 +148,8 @@ def launch(now: Overview, progress: Reporter = None) -> Overview:
     if not left:
         plan.write(root)
         return now
+    if any(config.thorough for config in left):
+        require(*THOROUGH_NEEDS)
     _check_space(root, disk_bytes(left, options.workers), force=options.force)
     scratch = root / ".work" / f"{options.engine}-{os.getpid()}"
     workers = min(options.workers, len(left))

@@ -8,9 +8,10 @@ from torch import nn
 from prudent import estimators
 from prudent.contracts import Prior
 from prudent.diagnostics.diagnosis import from_tensors
-from prudent.errors import InputError, StoreError, one_line
+from prudent.errors import StoreError, one_line
 from prudent.estimators import REMEDY, Ensemble, NeuralEstimator
 from prudent.estimators.ensemble import OUT_OF_FOLD
+from prudent.experiments.store import locate
 from prudent.recalibration.conformal import PREFIX, Conformal, Levels
 
 MODEL = "model.safetensors"
@@ -25,7 +26,7 @@ def load(
     """Read an estimator that its method ``save`` wrote, or that of a run.
 
     Args:
-        path: The file, or the directory of a run.
+        path: The file, or the directory of a run, of whose name the beginning is enough.
         prior: Needed only for a prior that is not a plain torch distribution.
         embedding: Needed only for an embedding of your own: a network of the same architecture,
             whose weights are then filled in.
@@ -35,9 +36,8 @@ def load(
         cross-fitted.
     """
     place = Path(path)
-    if place.is_dir():
-        if not (place / MODEL).is_file():
-            raise InputError(f"{place} holds no {MODEL}; pass the directory of a run, or a file.")
+    if not place.is_file():
+        place = place if (place / MODEL).is_file() else locate(place)
         place = place / MODEL
     estimator = estimators.load(place, prior=prior, embedding=embedding)
     diagnosis, levels = (

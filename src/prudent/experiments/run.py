@@ -31,7 +31,7 @@ from prudent.experiments.store import Run
 from prudent.history import History
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
-from prudent.training.fitting import fit, networks_of
+from prudent.training.fitting import check_device, fit, networks_of
 from prudent.version import __version__
 
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
@@ -58,8 +58,17 @@ def run_one(
     if finished is not None and not store.is_unfinished(path):
         return finished
     place = Path(os.path.abspath(path))  # the code of a user can change the directory
-    with store.claim(place, wait=True):
-        return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
+    try:
+        with store.claim(place, wait=True):
+            return replace(run_claimed(config, place, progress, inputs=inputs), path=path)
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C, or a signal
+            kept = store.epoch(config, place)
+            when = (
+                f"after {kept}; the same command continues" if kept else "before the first epoch"
+            )
+            error.add_note(f"interrupted {when}.")
+        raise
 
 
 def run_claimed(
@@ -95,6 +104,7 @@ def _train_and_diagnose(
     with threads(config.threads):
         if config.source and config.source != source_digest(config.problem):
             raise InputError(f"the file of `{config.problem}` has changed; run the command again.")
+        check_device(config.device)
         inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
         times.append(time.perf_counter())
@@ -189,6 +199,7 @@ def diagnose_run(
     because results never import code.
     """
     stored = store.finished(path)
+    path = stored.path
     record = stored.record()
     names = record.get("parameter_names")
     pairs: Any
@@ -222,6 +233,9 @@ def _simulator(stored: Run, problem: str | None) -> Problem:
             f"{path} was made with `{made_with}`, and results never import code. If you trust it, "
             f"say so: --problem {made_with}"
         )
-    if problem is not None and problem != made_with and ":" not in made_with:
-        raise InputError(f"{path} was made with `{made_with}`, not `{problem}`.")
+    if problem not in (None, made_with) and not (":" in made_with and ":" in str(problem)):
+        do = f"say --problem {made_with}" if ":" in made_with else "leave --problem out"
+        raise InputError(
+            f"{path} was made with `{made_with}`, not `{problem}`: {do}, or name another run."
+        )
     return problems.get(problem or made_with)

@@ -30,7 +30,7 @@ from prudent._files import (
     write_atomic,
 )
 from prudent._locks import hold, holder
-from prudent.errors import InputError, StoreError
+from prudent.errors import InputError, StoreError, shortened
 from prudent.experiments.config import RunConfig
 from prudent.history import History
 from prudent.training import methods
@@ -42,6 +42,8 @@ ERROR = "error.txt"
 TIMING = "timing.json"
 # What an unfinished run has in ``.work``, beside its lock or claim.
 PARTS = ("", ".checkpoint")
+MOST_LISTED = 8
+MAKE_ONE = " Make a run with: prudent train PROBLEM -o RUN"
 STATES = ("done", "running", "failed", "interrupted", "left")
 
 logger = logging.getLogger("prudent")
@@ -102,23 +104,53 @@ def find(path: Path, config: RunConfig) -> Run | None:
         raise InputError(f"{path} exists and is not a finished run; choose another output.")
     run = read(path)
     if run.config != config:
-        ours, theirs = config.to_dict(), run.config.to_dict()
-        changed = {key for key in ours if ours[key] != theirs.get(key)}
-        listing = ", ".join(f"{k}: {theirs.get(k)} there, {ours[k]} now" for k in sorted(changed))
+        ours, theirs = config.flat(), run.config.flat()
+        changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        listing = ", ".join(
+            f"{key}: {shortened(theirs.get(key))} there, {shortened(ours.get(key))} now"
+            for key in changed
+        )
         raise InputError(f"{path} holds another run ({listing}). Choose another output.")
     return run
 
 
 def finished(path: Path) -> Run:
-    """The finished run at a path, with a sound model; an error says what is there instead."""
-    if not (path / "metrics.json").is_file():
-        found = sorted(file.parent.name for file in path.glob("*/metrics.json"))
-        listed = " ".join(found[:8]) + (f" and {len(found) - 8:,} more" if len(found) > 8 else "")
-        what = f"holds {len(found):,} runs; name one: {listed}"
-        raise InputError(f"{path} {what if found else 'is not a finished run'}.")
-    run = read(path)
+    """The finished run that :func:`locate` finds at a path, with a sound model."""
+    run = read(locate(path))
     run.file("model.safetensors")  # the one of this run, not another's
     return run
+
+
+def locate(path: Path) -> Path:
+    """The finished run at a path, or the only one whose name begins like the last part of it."""
+    if is_run(path):
+        return path
+    if path.is_dir():
+        found = runs_like(path / "")
+        told = f"holds {len(found):,} runs; name one: " if found else "is not a finished run"
+    else:
+        found = runs_like(path)
+        if len(found) == 1:
+            return found[0]
+        told = f"is the beginning of {len(found):,} runs: " if found else "does not exist"
+    listed = " ".join(run.name for run in found[:MOST_LISTED])
+    more = f" and {len(found) - MOST_LISTED:,} more" if len(found) > MOST_LISTED else ""
+    raise InputError(f"{path} {told}{listed}{more}." + ("" if found else MAKE_ONE))
+
+
+def runs_like(path: Path) -> list[Path]:
+    """The finished runs whose paths begin like this one, by name."""
+    parent, start = (path, "") if path.is_dir() else (path.parent, path.name)
+    return sorted(
+        parent / name
+        for name in _names(parent)
+        if name.startswith(start) and is_run(parent / name)
+    )
+
+
+def is_run(path: Path) -> bool:
+    """Whether a finished run is there, sound or not."""
+    return (path / "metrics.json").is_file()
 
 
 def unfinished_path(path: Path, suffix: str = "") -> Path:
@@ -282,11 +314,11 @@ def _state(
     lock = unfinished_path(path, ".lock")
     if unfinished & {lock.name, f"{name}.claim"} and (who := holder(lock)) is not None:
         by = f"{who.get('host', '?')} pid {who.get('pid', '?')}"
-        return "running", ", ".join([by, *_epoch(config, path)])
+        return "running", ", ".join(filter(None, [by, epoch(config, path)]))
     if name in unfinished and (reason := failure(path)) is not None:
         return "failed", reason
     if name in unfinished or f"{name}.checkpoint" in unfinished:
-        return "interrupted", "".join(_epoch(config, path))
+        return "interrupted", epoch(config, path)
     return "left", ""
 
 
@@ -300,11 +332,20 @@ def _verified(path: Path) -> tuple[str, str]:
     return "done", ""
 
 
-def _epoch(config: RunConfig, path: Path) -> list[str]:
-    """The epoch of the last checkpoint, if there is one."""
-    found = unfinished_path(path, ".checkpoint").rglob("epoch-*")
-    epochs = [int(match[1]) for file in found if (match := re.match(r"epoch-(\d+)", file.name))]
-    return [f"epoch {max(epochs)} of {config.training.epochs}"] if epochs else []
+def epoch(config: RunConfig, path: Path) -> str:
+    """The epoch of the last checkpoint, and of which network; nothing if there is none."""
+    checkpoints = unfinished_path(path, ".checkpoint")
+    ends = [
+        (int(member or 0), int(number))
+        for file in checkpoints.rglob("epoch-*.safetensors")
+        for member, number in re.findall(r"(?:member-(\d+)/)?epoch-(\d+)", file.as_posix())
+    ]
+    if not ends:
+        return ""
+    member, number = max(ends)
+    several = f" of network {member + 1} of {config.num_networks}"
+    told = f"epoch {number} of {config.training.epochs}"
+    return told + several if config.num_networks > 1 else told
 
 
 def _names(directory: Path) -> set[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DESCRIPTIONS = {
     "gaussian": "conjugate Gaussian with a known posterior, any dimension",
     "gravitational_waves": "masses of two black holes from the strain in two detectors",
-    "gravitational_waves_pycbc": "the same with PyCBC and LALSuite; needs prudent[gw]",
+    "gravitational_waves_pycbc": "the same with PyCBC and LALSuite; needs the extra gw",
     "lotka_volterra": "two rates of a predator and prey chain, 1,001 events",
     "mg1": "three rates of a queue from quantiles of its departures, heavy tails",
     "slcp": "four draws of a bivariate normal, four mirror-image modes",

@@ -6,6 +6,7 @@ if it has one, otherwise from the global generators, which are seeded for the ca
 restored.
 """
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -115,10 +116,11 @@ class Problem:
                 f"expected `theta` of shape (N, {self.dim}) for problem `{self.name}`, "
                 f"got {tuple(theta.shape)}."
             )
-        support = self.prior.support
-        assert support is not None, self.name
-        # `Independent` cannot check an empty batch.
-        inside = support.check(theta) if len(theta) else torch.ones(0, dtype=torch.bool)
+        inside = torch.ones(len(theta), dtype=torch.bool)
+        # A prior of one's own need not say its support; `Independent` cannot check an empty batch.
+        with contextlib.suppress(NotImplementedError):
+            support = self.prior.support
+            inside = support.check(theta) if support is not None and len(theta) else inside
         if not bool(inside.all()):
             row = int((~inside).nonzero()[0])
             raise DataError(

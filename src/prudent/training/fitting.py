@@ -109,6 +109,11 @@ def fit(
     source = _checked_prior(prior, problem, data)
     names = check_names(_known_names(theta) if names is None else names, data.dim)
     _note_constant(data)
+    if chosen.regularizer == "coverage" and settings.num_samples == 1:
+        logger.warning(
+            "`num_samples` is 1: a pair's coverage is then all or nothing, and the penalty learns "
+            "little. Pass num_samples=16, or more."
+        )
     given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
     paper = KINDS[chosen.family].paper(data.x_shape) if settings.networks == "paper" else {}
     networks = {
@@ -127,7 +132,7 @@ def fit(
         "version": __version__,
     }
     identity = _identity(info, networks, source, data) if checkpoint is not None else {}
-    place, learn = _check_device(device), partial(train, options=settings, progress=progress)
+    place, learn = check_device(device), partial(train, options=settings, progress=progress)
     if settings.members != 1 and isinstance(embedding, torch.nn.Module):
         networks["embedding"] = partial(copy.deepcopy, embedding)
 
@@ -135,6 +140,7 @@ def fit(
         estimator = _untrained(chosen.family, source, split[0], networks, seed).to(place)
         objective = chosen.objective(source, settings, data.pool)
         checkpoints = None
+        settings.pairs_per_step(len(split[0]))  # refused before a directory is made
         if checkpoint is not None:
             checkpoints = Checkpoints(Path(checkpoint, name), {**identity, "member": name})
         learn(estimator, objective, *split, seed=seed, checkpoints=checkpoints, title=title)
@@ -300,7 +306,7 @@ def _note_constant(data: Data) -> None:
     logger.warning("%s simulations (%s); they are kept.", told, places)
 
 
-def _check_device(device: str | torch.device) -> torch.device:
+def check_device(device: str | torch.device) -> torch.device:
     """The device, if this machine has it."""
     try:
         chosen = torch.device(device)

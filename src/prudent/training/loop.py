@@ -3,6 +3,7 @@
 Every method goes through it with the same optimizer, clipping, schedule and selection rule.
 """
 
+import logging
 import math
 import time
 from typing import Any
@@ -15,7 +16,7 @@ from prudent._randomness import derive, seeded
 from prudent.contracts import Normalizable, PerPair
 from prudent.datasets import Data, Pairs
 from prudent.datasets.pairs import num_batches
-from prudent.errors import InputError, TrainingError
+from prudent.errors import TrainingError
 from prudent.estimators import NeuralEstimator
 from prudent.training.checkpoint import Checkpoints, TrainingState
 from prudent.training.objectives import WeightedSum
@@ -25,6 +26,8 @@ from prudent.training.options import Options
 MAX_SKIPPED = 0.05
 # Validation pairs at a time; the coverage penalty wants many.
 VALIDATION_BATCH = 4096
+
+logger = logging.getLogger("prudent")
 
 
 def train(
@@ -50,16 +53,12 @@ def train(
     lowered as well. The seed is that of the batches and of the draws inside the objective. The
     ``progress`` is as in :func:`prudent.fit`; ``checkpoints`` are written and continued from.
     """
-    batch_size = options.pairs_per_step(len(training))
-    if batch_size > len(training):
-        raise InputError(
-            f"`batch_size` is {batch_size}, but only {len(training):,} pairs are left to "
-            f"train on; pass batch_size={max(1, len(training) // 4)} or simulate more."
-        )
     state = TrainingState(estimator, options, seed)
     with seeded(seed, "training"):
         if checkpoints is not None and (stored := checkpoints.latest()) is not None:
             state.restore(*stored)
+            if not state.finished:
+                logger.info("%s continues after epoch %d.", title, state.epoch)
         with Progress(title, options.epochs, progress, "epoch", done=state.epoch) as bar:
             while not state.finished:
                 row = _one_epoch(state, objective, training, validation, seed)

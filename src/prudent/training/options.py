@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, POOLS, PROPOSALS, TARGETS
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
-from prudent.errors import unknown_name
+from prudent.errors import InputError, unknown_name
 
 # Small batches make more of few pairs; with many pairs they only take time.
 MANY_PAIRS, SMALL_BATCH, LARGE_BATCH = 2000, 64, 128
@@ -99,8 +99,13 @@ class Options:
         check(self)
 
     def pairs_per_step(self, num_pairs: int) -> int:
-        """The batch size for so many training pairs."""
+        """The batch size for so many training pairs, which must be enough for it."""
         if self.batch_size is not None:
+            if self.batch_size > num_pairs:
+                raise InputError(
+                    f"`batch_size` is {self.batch_size}, but only {num_pairs:,} pairs are left to "
+                    f"train on; pass batch_size={max(1, num_pairs // 4)} or simulate more."
+                )
             return self.batch_size
         return min(SMALL_BATCH if num_pairs < MANY_PAIRS else LARGE_BATCH, max(1, num_pairs))
 
