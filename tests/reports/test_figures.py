@@ -493,6 +493,18 @@ def test_ranks_are_drawn_with_their_bands():
     np.testing.assert_allclose(axis.lines[1].get_xydata(), own[["level", "value"]])
 
 
+def test_the_example_of_ranks_teaches_what_a_band_is():
+    """A curve leaves its band where p is small, and the example has one of each."""
+    seen = set()
+    ranks = thorough().ranks
+    for _, own in ranks.groupby(["run", "test", "parameter"]):
+        inside = own["value"].between(own["lower"], own["upper"]).all()
+        if own["p_value"].iloc[0] < 0.05:
+            assert not inside
+        seen.add((own["p_value"].iloc[0] < 0.05, bool(inside)))
+    assert {(True, False), (False, True)} <= seen
+
+
 def test_the_corner_is_a_lower_triangle_with_the_truth():
     figure = draw("corner", thorough())
     assert len(figure.axes) == 6

@@ -156,7 +156,7 @@ class Cell:
         """How much of a shortfall chance explains, and whether seeds without the metric exist."""
         found = self.estimates[metric].number
         chance = metric == "worst_shortfall" and self.margin is not None
-        notes = [f"chance explains {number(self.margin, FORMS[metric])}"] if chance else []
+        notes = [f"chance: {number(self.margin, FORMS[metric])}"] if chance else []
         notes += [f"{found} of {self.num_seeds} seeds"] if 0 < found < self.num_seeds else []
         return ", ".join(notes)
 

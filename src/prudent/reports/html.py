@@ -36,7 +36,7 @@ COLUMNS = (
     ("budget", "budget", "number"),
     ("method", "method", "name"),
     ("seeds", "seeds", "seeds"),
-    ("verdict", "verdict", "verdict"),
+    ("verdict", "verdict", "judged"),
     ("worst_shortfall", "worst shortfall", "number"),
     ("auc", "AUC", "number"),
     ("log_posterior", "log posterior", "number"),

@@ -11,7 +11,7 @@ MOST_NAMES = 6
 REASONS = {
     "over-confident": ("is over-confident", "are over-confident"),
     "cannot be measured": ("cannot be measured",) * 2,
-    "not enough test pairs": ("has too few test pairs to tell",) * 2,
+    "not enough test pairs": ("has too few test pairs to tell", "have too few test pairs to tell"),
     "no finished run": ("has no finished run", "have no finished run"),
 }
 
