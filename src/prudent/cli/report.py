@@ -79,7 +79,7 @@ def _identity(results: Any, run: str) -> str:
         raise InputError(
             f"`--run` {run} is {len(found)} finished runs; expected one, such as {some}"
         )
-    return found[0]
+    return str(found[0])
 
 
 def _write_figures(

@@ -122,6 +122,11 @@ def _table(
         "seeds": [cell.seeds for cell in cells],
         "kind": [cell.verdict.kind for cell in cells],
         "evidence": [cell.evidence for cell in cells],
+        # "calibrated within", but "over-confident: 90 %"
+        "between": [
+            " " if cell.verdict.text.startswith(f"{cell.verdict.kind} ") else ": "
+            for cell in cells
+        ],
         "done": [cell.num_done for cell in cells],
         "pairs": [cell.num_pairs for cell in cells],
         "margin": [_short(cell.margin) for cell in cells],

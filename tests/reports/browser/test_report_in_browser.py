@@ -300,6 +300,14 @@ def test_filters_say_that_the_answer_is_of_all_runs(visit):
     assert not page.locator("#about-all").is_visible()
 
 
+def test_a_verdict_is_said_as_everywhere(visit, stores):
+    page = visit("one")
+    run = stores("one")[0].runs.iloc[0]
+    words = page.inner_text("#run-words")
+    assert page.inner_text("#verdict").startswith(f"On {run['problem']} with 1,024 simulations, ")
+    assert words in page.inner_text("#verdict")
+
+
 def test_a_page_of_one_run_asks_no_empty_questions(visit):
     page = visit("one")
     for name in ("#problems-section", "#tradeoff-section", "#filters"):

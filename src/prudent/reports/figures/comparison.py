@@ -165,7 +165,10 @@ def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> float
         rows = rows.assign(worst_shortfall_error=errors)
     gain, left, right = with_errors(rows, "information_gain", two_deviations)
     lack, low, high = with_errors(rows, "worst_shortfall", two_deviations)
-    bars = {"xerr": (gain - left, right - gain), "yerr": (lack - low.clip(lower=0), high - lack)}
+    bars: Any = {
+        "xerr": (gain - left, right - gain),
+        "yerr": (lack - low.clip(lower=0), high - lack),
+    }
     faint: Any = {"elinewidth": 0.7, "alpha": 0.6, "zorder": 1.8, "clip_on": False}
     axis.plot(gain, lack, **{**one.line, "marker": "", "linewidth": 0.8})
     axis.errorbar(gain, lack, **bars, fmt="none", ecolor=one.color, **faint)

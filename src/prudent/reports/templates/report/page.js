@@ -13,7 +13,7 @@ function showControls() {
   const { able, run } = oneRun();
   const option = (i) => element("option", { value: runs.run[i], textContent: short(runName(i)), selected: i === run });
   $("run").replaceChildren(...able.map(option));
-  $("run-words").textContent = run === undefined ? "" : `${runs.kind[run]}: ${runs.evidence[run]}`;
+  $("run-words").textContent = run === undefined ? "" : rowOf(runs, run).said;
   $("ranks-section").hidden = !able.some((i) => data.ranks.runs[i]);
 }
 

@@ -64,7 +64,7 @@ function tableContent(row, key, kind) {
   if (key === "verdict") {
     const badge = element("span", { className: "kind " + signOf(row)[0], textContent });
     const words = element("span", { className: "words", textContent: row.evidence });
-    return element("td", { className: kind, title: short(`${row.kind}: ${row.evidence}`) }, badge, words);
+    return element("td", { className: kind, title: short(row.said) }, badge, words);
   }
   const cell = element("td", { className: kind, textContent }), note = key in SHOWN ? "" : row.get(key).note;
   if (note) cell.append(" ", element("span", { className: "few", textContent: note }));
