@@ -292,7 +292,7 @@ def other_data(results):
     for name in ("coverage", "lower", "upper"):
         curves[name] = 1 - (1 - curves[name]) ** 4
     history[["loss", "validation_loss"]] = history[["validation_loss", "loss"]].to_numpy()[::-1]
-    ranks["value"] = 2 * ranks["level"] * (1 - ranks["level"])
+    ranks["value"] = 4 * ranks["level"] * (1 - ranks["level"])
     wide = draws["kind"] == "posterior"
     draws.loc[wide, "value"] = 2 + 3 * draws.loc[wide, "value"]
     return dataclasses.replace(

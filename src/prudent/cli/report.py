@@ -46,9 +46,7 @@ def report(
     """
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
-    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
-    if not endings or not {*endings} <= {"png", "svg", "pdf"}:
-        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    endings = _endings(formats)
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
@@ -67,6 +65,13 @@ def report(
         _write_figures(results, Path(figures), endings, dpi, chosen)
     if show_it:
         _open(Path(output))
+
+
+def _endings(formats: str) -> list[str]:
+    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
+    if not endings or not {*endings} <= {"png", "svg", "pdf"}:
+        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    return endings
 
 
 def _identity(results: Any, run: str) -> str:
