@@ -567,8 +567,12 @@ def test_the_command_draws_the_run_that_is_named(store, tmp_path, monkeypatch):
         (["."], "no finished runs"),
         (["STORE", "--format", "gif"], "expected some of png,svg,pdf"),
         (["STORE", "--dpi", "0"], "expected 10 to 2400"),
-        (["STORE", "--run", "zz"], "`--run` zz is 0 finished runs; expected one, such as "),
-        (["STORE", "--run", ""], "`--run`  is 2 finished runs"),
+        (["STORE", "--run", "zz"], "add --figures"),
+        (
+            ["STORE", "--figures", "f", "--run", "zz"],
+            "`--run` zz is 0 finished runs; expected one, such as ",
+        ),
+        (["STORE", "--figures", "f", "--run", ""], "`--run`  is 2 finished runs"),
         (["STORE", "-o", "/proc/nowhere/page.html"], "cannot make /proc/nowhere"),
     ],
 )

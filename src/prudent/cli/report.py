@@ -49,6 +49,8 @@ def report(
     endings = _endings(formats)
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
+    if run is not None and figures is None:
+        raise InputError("`--run` chooses the run of figures; add --figures DIRECTORY.")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):
         check_writable(directory)
     from prudent.experiments import load_results
