@@ -3,6 +3,7 @@
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
 
+import io
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -19,6 +20,7 @@ GREY, LINE = "0.35", "0.45"
 BLUE, RED = "#0072B2", "#D55E00"
 PARTS = {"": ("training", BLUE, "-"), "validation_": ("validation", RED, "--")}
 EXACT = "95 % of exact posteriors stay inside everywhere"
+LEVEL, INSIDE = "credibility level", "share of truths inside the region"
 
 LOOK = (
     *("axes", "contour", "errorbar", "figure.", "font.", "grid.", "hatch.", "hist.", "image."),
@@ -61,12 +63,22 @@ def plain_name(name: object, most: int = 32) -> str:
 # Figures, panels and what is around them
 
 
+class Picture(Figure):
+    """A figure that a notebook shows by itself, without pyplot and without magic words."""
+
+    def _repr_png_(self) -> bytes:
+        with rc_context(SETTINGS):
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=120)
+        return buffer.getvalue()
+
+
 def canvas(
     rows: int = 1, columns: int = 1, *, panel: tuple[float, float] = (1.6, 1.45), **options: Any
 ) -> tuple[Figure, Any]:
     """A figure of panels in inches, at least a column wide, and its axes as a matrix."""
     size = (max(COLUMN, 0.5 + panel[0] * columns), 0.4 + panel[1] * rows)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
@@ -157,21 +169,36 @@ def diagonal(axis: Axes, *, words: bool, shaded: bool = True) -> None:
 # Curves
 
 
-def coverage_curve(
-    axis: Axes, levels: Numbers, curve: Numbers, lower: Numbers, upper: Numbers, **style: Any
-) -> None:
-    """Coverage against level, with the interval of each point."""
-    diagonal(axis, words=True)
-    axis.fill_between(levels, lower, upper, color=style["color"], alpha=0.25, linewidth=0)
-    axis.plot(levels, curve, **style)
-    axis.set(xlabel="credibility level", ylabel="share of truths inside the region")
+def coverage_panel(axis: Axes, margins: Mapping[int, float], *, words: bool = True) -> None:
+    """The axes of coverage curves, with the band of the verdict around the diagonal.
+
+    The margins, by number of test pairs, are how far curves of calibrated posteriors stray.
+    """
+    diagonal(axis, words=words)
+    for half in margins.values():
+        ends = sorted((0.0, min(half, 1.0), max(1 - half, 0.0), 1.0))
+        lower, upper = [max(0.0, x - half) for x in ends], [min(1.0, x + half) for x in ends]
+        axis.fill_between(ends, lower, upper, color="0.5", alpha=0.35, linewidth=0, zorder=1.2)
+    axis.set(xlabel=LEVEL, ylabel=INSIDE)
+
+
+def verdict_note(margins: Mapping[int, float]) -> str:
+    """What the band of :func:`coverage_panel` is."""
+    told = [
+        f"±\N{NO-BREAK SPACE}{half:.2g} with {number:,} test pairs"
+        for number, half in margins.items()
+    ]
+    if not told:
+        return ""
+    told[2:] = ["..."] * (len(told) > 2)
+    return f"Grey band: {EXACT.replace('exact', 'calibrated')} ({', '.join(told)})"
 
 
 def rank_curve(axis: Axes, test: str, rows: Mapping[str, Any], *, color: str) -> None:
     """The curve of SBC or TARP, with the band that holds those of exact posteriors."""
     if test == "tarp":
         diagonal(axis, words=False, shaded=False)
-        axis.set(xlabel="credibility level", ylabel="share of truths inside the ball")
+        axis.set(xlabel=LEVEL, ylabel="share of truths inside the ball")
     else:
         axis.axhline(0, color=LINE, linewidth=0.8)
         axis.set(xlabel="rank of the truth / draws", ylabel="ECDF − uniform")
@@ -216,18 +243,18 @@ def training_curves(
 @themed
 def diagnosis(
     title: str,
-    coverage: Mapping[str, Numbers],
-    num_pairs: int,
+    curve: tuple[Numbers, Numbers],
+    margins: Mapping[int, float],
     tests: Mapping[str, Iterable[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> Figure:
     """The coverage curve of a diagnosis, and beside it the records of SBC and TARP, if any."""
     rows = [(name, row) for name in ("sbc", "tarp") for row in tests.get(name, ())]
     figure, (first, *others) = panels(1 + len(rows), panel=(2.3, 2.2 if rows else 2.45))
-    coverage_curve(first, **coverage, color=BLUE, marker="o", markersize=3)
+    coverage_panel(first, margins)
+    first.plot(*curve, color=BLUE, marker="o", markersize=3)
     first.set_title("coverage")
     for axis, (test, row) in zip(others, rows, strict=True):
         rank_curve(axis, test, row, color=BLUE)
         name = "TARP" if test == "tarp" else f"SBC {plain_name(row['parameter'], 16)}"
         axis.set_title(f"{name}, p = {row['p_value']:.2g}")
-    notes = [f"Band: 95 % at each level ({num_pairs:,} test pairs)"]
-    return dress(figure, title, [*notes, *([f"Grey bands: {EXACT}"] if rows else [])])
+    return dress(figure, title, [verdict_note(margins)])

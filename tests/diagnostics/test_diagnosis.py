@@ -10,7 +10,8 @@ from known_posteriors import SPREAD, Known, box, boxed, boxed_pairs, gaussian
 
 import prudent
 from prudent.contracts import Rows
-from prudent.diagnostics import Coverage, expected_coverage
+from prudent.diagnostics import Coverage, Diagnosis, expected_coverage
+from prudent.diagnostics.verdict import Verdict, margin
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
 
@@ -195,9 +196,42 @@ def test_a_picture():
     assert list(drawn.get_ydata()) == pytest.approx(result.coverage.curve.tolist())
     assert axis.get_xlabel() == "credibility level"
     assert "not enough" in figure.get_suptitle()
+    assert axis.get_ylabel() == "share of truths inside the region"
+    (band,) = (one.get_paths()[0].vertices for one in axis.collections if one.get_alpha() == 0.35)
+    assert max(band[:, 1] - band[:, 0]) == pytest.approx(margin(100))
+    assert f"± {margin(100):.2g}" in figure.legends[0].get_title().get_text().replace("\xa0", " ")
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
     assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]
+
+
+def test_a_notebook_shows_a_picture_and_the_verdict_first(monkeypatch):
+    result = diagnose(boxed(), boxed_pairs(100))
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+    shown = result._repr_html_()
+    assert shown.startswith(f"<p><strong>{result.verdict.text}</strong></p><table>")
+    assert "coverage AUC" in shown
+    hostile = Verdict.of("<b>bad", "<script>")
+    monkeypatch.setattr(Diagnosis, "verdict", hostile)
+    assert "&lt;b&gt;bad: &lt;script&gt;" in result._repr_html_()
+    assert "<script" not in result._repr_html_()
+
+
+def test_the_display_of_notebooks_needs_no_magic():
+    formatter = pytest.importorskip("IPython.core.formatters").DisplayFormatter()
+    result = diagnose(boxed(), boxed_pairs(100))
+    shown, _ = formatter.format(result.plot())
+    assert shown["image/png"].startswith((b"\x89PNG", "iVBOR"))
+    shown, _ = formatter.format(result)
+    assert result.verdict.text in shown["text/html"]
+
+
+def test_no_number_of_a_diagnosis_is_minus_zero(monkeypatch):
+    result = diagnose(boxed(), boxed_pairs(100))
+    for name in ("auc", "worst_shortfall", "log_posterior", "log_prior"):
+        monkeypatch.setattr(Diagnosis, name, -1e-9)
+    assert "-0.0" not in str(result)
+    assert "+0.000 ±" in str(result)
 
 
 def test_a_flow_of_zuko_is_diagnosed_as_it_is():

@@ -77,7 +77,7 @@ def verdict_of(number, power, seed=0, metrics=None):
         (
             2000,
             0.5,
-            "conservative: worst shortfall 0.00 ± 0.03, 90 % regions contain the truth 99",
+            "conservative: worst shortfall 0.00 (chance explains 0.03), 90 % regions contain the",
         ),
         (64, 1.0, "not enough test pairs to tell"),
     ],
@@ -118,7 +118,7 @@ def test_only_a_calibrated_posterior_is_called_uninformative():
     [
         (1.0, 0.005, "calibrated within ± 0.04 at all levels"),
         (1.0, 0.1, "cannot be measured this way: 200 of 2,000 posteriors are not resolved"),
-        (0.5, 0.02, "conservative: worst shortfall 0.00 ± 0.05"),
+        (0.5, 0.02, "conservative: worst shortfall 0.00 (chance explains 0.05)"),
         (0.5, 0.1, "cannot be measured"),
         (2.0, 0.1, "over-confident: 90 % regions contain the truth 68 ± 2 %"),
         (2.0, 0.5, "cannot be measured this way: 1,000 of 2,000 posteriors are not resolved, so "
@@ -174,4 +174,4 @@ def test_a_verdict_on_both_sides_names_both():
 
 def test_a_curve_on_the_diagonal_is_not_short_by_minus_zero():
     found = judge([0.5, 0.9], [0.5, 1.0], [0.49, 0.99], [0.51, 1.0], num_pairs=2000)
-    assert found.evidence.startswith("worst shortfall 0.00 ± 0.03")
+    assert found.evidence.startswith("worst shortfall 0.00 (chance explains 0.03)")

@@ -12,8 +12,12 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+import torch
 
 from prudent._files import to_json
+from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
+from prudent.diagnostics.sbc import sbc
+from prudent.diagnostics.tarp import tarp
 from prudent.experiments import Results, store
 from prudent.experiments.config import RunConfig
 from prudent.history import History
@@ -296,21 +300,22 @@ def _names(config):
 
 
 def _ranks(config):
-    power = _shape(config)[0]
-    points = np.linspace(0.01, 0.99, 99)
-    half = 3.1 * np.sqrt(points * (1 - points) / config.num_test)
-    p_value = 0.4 if 0.9 < power < 1.1 else 1e-4
-    lines = []
-    for number, name in enumerate(_names(config)):
-        # Too narrow a posterior has ranks near both ends.
-        shift = 0.04 * math.log(power) * np.sin(2 * np.pi * points) + 0.005 * number
-        lines += [
-            ("sbc", name, *row) for row in np.stack((points, shift, -half, half), 1).tolist()
-        ]
-    band = (points, points**power, np.clip(points - half, 0, 1), np.clip(points + half, 0, 1))
-    lines += [("tarp", "all", *row) for row in np.stack(band, 1).tolist()]
-    names = TABLES["ranks"][:-1]
-    return [{**dict(zip(names, line, strict=True)), "p_value": p_value} for line in lines]
+    """Real tests of made-up ranks: the first parameter has the wrong width, the third a shift."""
+    rng, power, names = _generator(config, "ranks"), _shape(config)[0], _names(config)
+    width = np.where(np.arange(len(names)) == 0, 1 / power, 1.0)[:, None]
+    shift = np.where(np.arange(len(names)) == 2, 0.2, 0.0)[:, None]
+    truth = torch.from_numpy((rng.standard_normal((len(names), 400)) - shift) / width)
+    balls = torch.from_numpy(rng.random((1, 400)) ** (1 / power))
+    shares = torch.cat((torch.special.ndtr(truth), balls))
+    ranks = Ranks((*names, TARP_DISTANCE), (50 * shares).long().clip(max=49), 49, {}, 0.0, 0.0)
+    found = [("sbc", row) for row in sbc(ranks).rows()]
+    found += [("tarp", row) for row in tarp(ranks).rows()]
+    return [
+        {"test": test, "parameter": row["parameter"], **dict(zip(RANKS, line, strict=True))}
+        | {"p_value": row["p_value"]}
+        for test, row in found
+        for line in zip(*(row[name] for name in RANKS), strict=True)
+    ]
 
 
 def _draws(config):

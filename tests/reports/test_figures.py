@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
+from prudent.diagnostics.verdict import margin
 from prudent.errors import InputError
 from prudent.experiments import load_results
 from prudent.reports import figures
@@ -291,7 +292,7 @@ def other_data(results):
     for name in ("coverage", "lower", "upper"):
         curves[name] = 1 - (1 - curves[name]) ** 4
     history[["loss", "validation_loss"]] = history[["validation_loss", "loss"]].to_numpy()[::-1]
-    ranks["value"] = 2 * ranks["level"] * (1 - ranks["level"])
+    ranks["value"] = 4 * ranks["level"] * (1 - ranks["level"])
     wide = draws["kind"] == "posterior"
     draws.loc[wide, "value"] = 2 + 3 * draws.loc[wide, "value"]
     return dataclasses.replace(
@@ -404,7 +405,7 @@ def test_the_tradeoff_is_of_means():
     own = runs[(runs["problem"] == "slcp") & (runs["method"] == "nre")]
     mean = own.groupby("budget")[["information_gain", "worst_shortfall"]].mean()
     np.testing.assert_allclose(figure.axes[0].lines[0].get_xydata(), mean)
-    assert "good" in words(figure)
+    assert "Best is the lower right" in notes(figure)
 
 
 def test_overhead_is_relative_to_the_plain_method():
@@ -492,6 +493,18 @@ def test_ranks_are_drawn_with_their_bands():
     np.testing.assert_allclose(axis.lines[1].get_xydata(), own[["level", "value"]])
 
 
+def test_the_example_of_ranks_teaches_what_a_band_is():
+    """A curve leaves its band where p is small, and the example has one of each."""
+    seen = set()
+    ranks = thorough().ranks
+    for _, own in ranks.groupby(["run", "test", "parameter"]):
+        inside = own["value"].between(own["lower"], own["upper"]).all()
+        if own["p_value"].iloc[0] < 0.05:
+            assert not inside
+        seen.add((own["p_value"].iloc[0] < 0.05, bool(inside)))
+    assert {(True, False), (False, True)} <= seen
+
+
 def test_the_corner_is_a_lower_triangle_with_the_truth():
     figure = draw("corner", thorough())
     assert len(figure.axes) == 6
@@ -528,13 +541,90 @@ def test_figures_of_one_run_say_which(name):
         draw(name, results, run="nothing")
 
 
-def test_the_band_of_a_run_is_that_of_its_table():
-    curves = sweep().curves
-    own = curves[curves["run"] == curves["run"].iloc[0]]
-    figure = draw("run_coverage", sweep())
-    assert "2,000 test pairs" in words(figure)
-    heights = figure.axes[0].collections[1].get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (own["lower"].min(), own["upper"].max())
+def band(axis):
+    """The heights of the band of the verdict above the diagonal, without its clipped ends."""
+    above = [c.get_paths()[0].vertices for c in axis.collections if c.get_alpha() == 0.35]
+    inner = [path[(path[:, 0] > 0) & (path[:, 0] < 1)] for path in above]
+    return sorted({round(float(y - x), 6) for path in inner for x, y in path if y > x})
+
+
+@pytest.mark.parametrize("name", ["coverage", "run_coverage"])
+@pytest.mark.parametrize("number", [300, 2000])
+def test_the_band_of_coverage_is_that_of_the_verdict(name, number):
+    results = stores.synthetic_results(("slcp",), ("nre",), (1024,), (0,))
+    results = dataclasses.replace(results, runs=results.runs.assign(num_pairs=number))
+    figure = draw(name, results)
+    (axis,) = figure.axes
+    assert band(axis) == [round(margin(number), 6)]
+    assert f"± {margin(number):.2g} with {number:,} test pairs" in notes(figure)
+    assert axis.get_xlabel() == "credibility level"
+    assert axis.get_ylabel().replace("\n", " ").endswith("share of truths inside the region")
+
+
+def test_the_band_of_several_seeds_is_that_of_all_their_pairs():
+    assert band(draw("coverage", sweep()).axes[0]) == [
+        round(margin(number), 6)
+        for number in (6000, 4000)  # a seed of NPE failed
+    ]
+    assert band(draw("coverage", sweep()).axes[1]) == [round(margin(6000), 6)]
+
+
+def single(**changes):
+    results = stores.synthetic_results(("slcp",), ("nre", "npe"), BUDGETS, (0,))
+    return dataclasses.replace(results, runs=results.runs.assign(**changes))
+
+
+@pytest.mark.parametrize("name", ["auc", "log_posterior"])
+def test_one_seed_has_the_error_that_its_run_stores(name):
+    figure = draw(name, single(**{f"{name}_error": 0.5}))
+    own = single().runs.query("method == 'nre'").set_index("budget")[name]
+    heights = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == pytest.approx(own.min() - 1.96 * 0.5, abs=1e-3)
+    assert heights.max() == pytest.approx(own.max() + 1.96 * 0.5, abs=1e-3)
+    assert "One seed, with 95 % over its test pairs" in notes(figure)
+    assert "One seed" not in notes(draw(name, sweep()))
+
+
+def test_the_tradeoff_has_bars_and_no_negative_shortfall():
+    figure = draw("tradeoff", single(information_gain_error=0.5, worst_shortfall=0.01))
+    bars = [c for c in figure.axes[0].collections if isinstance(c, LineCollection)]
+    across, upright = (np.array(bars[place].get_segments()) for place in (0, 1))
+    np.testing.assert_allclose(np.ptp(across[..., 0], axis=1), 2 * 1.96 * 0.5, atol=1e-3)
+    assert (upright[..., 1].min(), upright[..., 1].max()) == pytest.approx(
+        (0.0, 0.01 + margin(2000))
+    )
+    assert "over-confident" in words(figure)
+    assert figure.axes[0].patches[0].get_y() == pytest.approx(margin(2000))
+
+
+@pytest.mark.parametrize("shortfall", [0.0, 0.02, 0.4])
+def test_no_word_of_the_tradeoff_lies_on_a_marker(shortfall):
+    figure = draw("tradeoff", single(worst_shortfall=shortfall))
+    pixels(figure)
+    (axis,) = figure.axes
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [text.get_window_extent(renderer) for text in axis.texts]
+    assert boxes
+    for line in axis.lines:
+        for point in axis.transData.transform(line.get_xydata()):
+            assert not any(box.padded(4).contains(*point) for box in boxes)
+
+
+def test_budgets_and_units_are_named():
+    figure = draw("coverage", sweep())
+    assert [axis.get_title() for axis in figure.axes[:2]] == [
+        "1,024 simulations",
+        "4,096 simulations",
+    ]
+    assert draw("log_posterior", sweep()).axes[0].get_ylabel() == "log posterior (nats)"
+    assert draw("tradeoff", sweep()).axes[0].get_xlabel() == "information gain (nats)"
+
+
+def test_a_notebook_shows_a_figure_by_itself():
+    for figure in (draw("coverage", sweep()), draw("run_coverage", sweep())):
+        with Image.open(io.BytesIO(figure._repr_png_())) as image:
+            assert image.width > 300
+            assert image.getextrema()[0][0] < 50  # something is drawn
 
 
 def test_intuition_is_computed():

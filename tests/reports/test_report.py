@@ -86,9 +86,9 @@ def test_page_data_equal_the_store(demo, tmp_path):
             assert value == pytest.approx(runs.loc[run, metric], rel=1e-5), metric
     for number, run in enumerate(found["run"]):
         curve = demo.curves[demo.curves["run"] == run]
-        for name, column in (("curve", "coverage"), ("lower", "lower"), ("upper", "upper")):
-            stored = curve[column].tolist()
-            assert data["coverage"][name][number] == pytest.approx(stored, rel=1e-5)
+        stored = curve["coverage"].tolist()
+        assert data["coverage"]["curve"][number] == pytest.approx(stored, rel=1e-5)
+        assert found["margin"][number] == pytest.approx(margin(2000), rel=1e-5)
         history = demo.history[demo.history["run"] == run]
         stored = data["history"]["runs"][number][0]
         assert stored["validation_loss"] == pytest.approx(
@@ -105,7 +105,7 @@ def test_the_static_table_has_the_numbers_too(demo, tmp_path):
     assert len(lines) == len(demo.runs)
     for line, (_, run) in zip(lines, demo.runs.iterrows(), strict=True):
         assert f"{run['auc']:+.3f} ± {run['auc_error']:.3f}" in line
-        assert f"{run['worst_shortfall']:.3f} ± {margin(2000):.3f}" in line
+        assert f"{run['worst_shortfall']:.3f} |chance: {margin(2000):.3f}|" in line
 
 
 def test_thorough_runs_bring_their_ranks(tmp_path):
@@ -252,6 +252,76 @@ def test_a_new_diagnostic_reaches_the_page(tmp_path, monkeypatch):
     data = data_of(page_of(dataclasses.replace(results, novel=own), tmp_path))
     assert [line["test"] for line in data["ranks"]["runs"][0]][-1] == "novel"
     assert data["tests"]["novel"][0] == "Novel"
+
+
+def test_a_plus_minus_is_a_standard_error_everywhere(seeds):
+    """The margin of a shortfall is no standard error, and 0.000 ± 0.030 would be no interval."""
+    alone = synthetic_results(("slcp",), ("nre",), (1024,), (0,))
+    (cell,) = cells_of(alone)
+    assert cell.estimates["worst_shortfall"].error is None
+    assert cell.margin == margin(2000)
+    assert cell.note("worst_shortfall") == f"chance: {margin(2000):.3f}"
+    several = next(c for c in cells_of(seeds) if c.series.method == "nre" and c.problem == "slcp")
+    own = seeds.runs.query("method == 'nre' and problem == 'slcp'")["worst_shortfall"]
+    assert several.estimates["worst_shortfall"].error == pytest.approx(own.sem())
+    assert several.margin == margin(6000)
+
+
+def test_no_number_is_minus_zero(store, tmp_path):
+    results = load_results(store)
+    names = ["auc", "worst_shortfall", "log_posterior", "information_gain", "region_volume"]
+    runs = results.runs.assign(**dict.fromkeys(names, -1e-9), log_prior=-1e-9)
+    page = page_of(dataclasses.replace(results, runs=runs), tmp_path)
+    shown = re.sub(r"<script>.*?</script>|<svg.*?</svg>", "", page, flags=re.S)
+    assert not re.search(r"[-−]0\.0+(?![0-9])", shown)
+
+
+def test_the_script_rounds_nothing():
+    folder = resources.files("prudent.reports").joinpath("templates/report")
+    for part in folder.iterdir():
+        assert not re.search(r"toFixed|toPrecision|Math\.round", part.read_text()), part
+
+
+def test_a_page_of_one_run_speaks_of_one(tmp_path):
+    results = synthetic_results(("slcp",), ("nre",), (1024,), (0,))
+    page = page_of(results, tmp_path)
+    assert "Can you trust this posterior" in page
+    said = html.unescape(re.search(r'id="verdict">(.*?)</p>', page)[1])
+    assert said.startswith("On slcp with 1,024 simulations, NRE is over-confident: ")
+    assert "no method" not in said
+    assert "nats, " in said
+    for absent in (
+        "Which posterior can you trust, and",
+        "Which runs are missing",
+        "A case is one",
+    ):
+        assert absent not in page
+    assert re.search(r'id="filters"[^>]* hidden>', page)
+    several = page_of(synthetic_results(("slcp",), ("nre",), (1024,), (0, 1)), tmp_path)
+    assert not re.search(r'id="filters"[^>]* hidden>', several)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [(64, "NRE has not enough test pairs to tell"), (9000, "NRE is calibrated")],
+)
+def test_every_verdict_makes_a_sentence(pairs, words):
+    results = synthetic_results(("slcp",), ("nre",), (1024,), (0,))
+    curves = results.curves.assign(coverage=results.curves["level"])
+    runs = results.runs.assign(num_pairs=pairs, worst_shortfall=0.0)
+    changed = dataclasses.replace(results, curves=curves, runs=runs)
+    assert words in sentences.headline(sentences.cases(cells_of(changed)))
+
+
+def test_posteriors_of_thorough_runs_are_in_the_page(tmp_path):
+    thorough = synthetic_results(("slcp",), METHODS, (1024,), (0, 1), thorough=True)
+    page = page_of(thorough, tmp_path)
+    shown = re.search(r'id="posteriors">(.*?)</div>', page, re.S)[1]
+    assert shown.count("<svg") == 4
+    assert "CalNRE posterior" in shown
+    assert "6 more runs have draws" in page
+    plain = dataclasses.replace(thorough, draws=thorough.draws.iloc[:0])
+    assert "posterior-title" not in page_of(plain, tmp_path)
 
 
 # ---- What is missing is said
@@ -469,6 +539,25 @@ def test_the_command_draws_figures(store, tmp_path):
     assert (folder / "coverage.svg").read_text().lstrip().startswith("<")
     assert (folder / "coverage.pdf").read_bytes().startswith(b"%PDF")
     assert "not drawn: sbc" in done.output
+    assert "run_coverage" in done.output.splitlines()[-1]
+    assert "--run" in done.output.splitlines()[-1]
+
+
+def test_the_command_draws_the_run_that_is_named(store, tmp_path, monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(
+        "prudent.reports.figures.save",
+        lambda figure, path, _: drawn.update(
+            {path.stem: figure.get_suptitle().replace("\n", " ")}
+        ),
+    )
+    last = load_results(store).curves["run"].iloc[-1]
+    arguments = ["report", str(store), "-o", str(tmp_path / "r.html"), "--figures", str(tmp_path)]
+    done = CliRunner().invoke(cli, [*arguments, "--run", last[:6]], catch_exceptions=False)
+    assert last in drawn["run_coverage"]
+    assert last in drawn["history"]
+    assert "coverage" in drawn
+    assert "of the first run" not in done.output
 
 
 @pytest.mark.parametrize(
@@ -478,6 +567,12 @@ def test_the_command_draws_figures(store, tmp_path):
         (["."], "no finished runs"),
         (["STORE", "--format", "gif"], "expected some of png,svg,pdf"),
         (["STORE", "--dpi", "0"], "expected 10 to 2400"),
+        (["STORE", "--run", "zz"], "add --figures"),
+        (
+            ["STORE", "--figures", "f", "--run", "zz"],
+            "`--run` zz is 0 finished runs; expected one, such as ",
+        ),
+        (["STORE", "--figures", "f", "--run", ""], "`--run`  is 2 finished runs"),
         (["STORE", "-o", "/proc/nowhere/page.html"], "cannot make /proc/nowhere"),
     ],
 )
@@ -552,9 +647,9 @@ def test_a_number_is_written_alike_everywhere(store, tmp_path):
     runs = results.runs.copy()
     runs.loc[runs["state"] == "done", ["worst_shortfall", "auc"]] = 0.0845, -0.0004
     page = page_of(dataclasses.replace(results, runs=runs), tmp_path)
-    shown = f"{0.0845:.3f} ± {margin(2000):.3f}"
+    shown = f"{0.0845:.3f}"
     table = data_of(page)["runs"]["values"]
-    assert table["worst_shortfall"]["text"].count(shown) == page.count(f">{shown}</td>") == 2
+    assert table["worst_shortfall"]["text"].count(shown) == page.count(f">{shown} <span") == 2
     assert table["auc"]["text"][0].startswith("+0.000 ±")
     run = load_runs(store)[0]
     run = dataclasses.replace(run, metrics={**run.metrics, "auc": -0.0, "worst_shortfall": -0.0})

@@ -1,9 +1,11 @@
 """A method is a row of the table: one that is added from outside goes all the way."""
 
 import dataclasses
+import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import prudent
@@ -116,3 +118,54 @@ def test_users_may_write_names_as_the_paper_does(name):
 def test_an_unknown_name():
     with pytest.raises(InputError, match="unknown method `CalNR`. Did you mean `calnre`"):
         methods.get("CalNR")
+
+
+# Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes 2009).
+VISION = {
+    "all cones": np.eye(3),
+    "no long": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no middle": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no short": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+TO_XYZ = [[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]]  # white is 1, 1, 1
+SHADES = [look.color for look in map(methods.look, METHODS)] + [row[0] for row in methods.SPARE]
+
+
+def linear(color):
+    values = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    low, high = sorted(float(linear(color) @ TO_XYZ[1]) + 0.05 for color in (one, other))
+    return high / low
+
+
+def difference(one, other, vision):
+    """The distance of two colors in CIELAB, as somebody sees them."""
+    seen = [np.array(VISION[vision]) @ linear(color) for color in (one, other)]
+    roots = [np.cbrt(np.array(TO_XYZ) @ color.clip(1e-3, 1)) for color in seen]
+    x, y, z = roots[0] - roots[1]
+    return float(np.linalg.norm([116 * y, 500 * (x - y), 200 * (y - z)]))
+
+
+@pytest.mark.parametrize("color", SHADES)
+def test_lines_stand_out_on_white_and_on_a_dark_page(color):
+    assert contrast(color, "#ffffff") >= 3
+    assert color == "#000000" or contrast(color, "#14181d") >= 3  # black is drawn in the ink there
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_methods_are_told_apart_with_any_vision(vision):
+    colors = [methods.look(name).color for name in METHODS]
+    assert min(difference(*two, vision) for two in itertools.combinations(colors, 2)) > 15
+
+
+def test_the_check_of_colors_can_fail():
+    assert contrast("#E69F00", "#ffffff") == pytest.approx(2.25, abs=0.02)
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert (
+        difference("#7A6410", "#D55E00", "no long")
+        < 15
+        < difference("#7A6410", "#D55E00", "all cones")
+    )

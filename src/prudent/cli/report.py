@@ -35,10 +35,17 @@ def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete:
     shell_complete=complete_formats,
 )
 @click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
+@click.option("--run", help="The run of figures of one run: its name or how its identity begins.")
 @click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
 @debug
 def report(
-    runs: str, output: str, figures: str | None, formats: str, dpi: int, show_it: bool
+    runs: str,
+    output: str,
+    figures: str | None,
+    formats: str,
+    dpi: int,
+    run: str | None,
+    show_it: bool,
 ) -> None:
     """Write one HTML page about all runs in the directory RUNS.
 
@@ -50,12 +57,13 @@ def report(
       prudent report runs/demo
       prudent report runs/first -o first.html --open
       prudent report runs/smoke --figures figures --format png,svg
+      prudent report runs/smoke --figures figures --run 3fa9
     """
-    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
-    if not endings or not {*endings} <= {*FORMATS}:
-        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    endings = _endings(formats)
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
+    if run is not None and figures is None:
+        raise InputError("`--run` chooses the run of figures; add --figures DIRECTORY.")
     _check_page(Path(output))
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
@@ -64,6 +72,7 @@ def report(
     from prudent.experiments import load_results
 
     results = load_results(runs)
+    chosen = None if run is None else _identity(results, run)
     from prudent.reports.html import write_report
 
     _make(Path(output).parent)
@@ -71,7 +80,7 @@ def report(
     done = int((results.runs["state"] == "done").sum())
     show(f"Report: {output} ({done:,} of {len(results.runs):,} runs finished)")
     if figures is not None:
-        _write_figures(results, Path(figures), endings, dpi)
+        _write_figures(results, Path(figures), endings, dpi, chosen)
     if show_it:
         _open(Path(output))
 
@@ -89,15 +98,37 @@ def _check_page(page: Path) -> None:
         )
 
 
-def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) -> None:
-    """Draw all that the store has data for, and say what it has none for."""
+def _endings(formats: str) -> list[str]:
+    endings = [part.strip().lower() for part in formats.split(",") if part.strip()]
+    if not endings or not {*endings} <= {*FORMATS}:
+        raise InputError(f"`--format` is {formats!r}; expected some of png,svg,pdf.")
+    return endings
+
+
+def _identity(results: Any, run: str) -> str:
+    """The identity of the one run that a name or the beginning of an identity means."""
+    done = results.runs[results.runs["state"] == "done"]
+    known = {row.run: Path(str(row.path)).name for row in done.itertuples()}
+    found = [name for name, place in known.items() if name.startswith(run) or place == run]
+    if len(found) != 1:
+        some = " ".join((found or list(known))[:5])
+        raise InputError(
+            f"`--run` {run} is {len(found)} finished runs; expected one, such as {some}"
+        )
+    return str(found[0])
+
+
+def _write_figures(
+    results: Any, directory: Path, endings: list[str], dpi: int, run: str | None
+) -> None:
+    """Draw all that the store has data for, and say what it has none for, and of which run."""
     from prudent.reports.figures import FIGURES, draw, save
 
     _make(directory)
     written, left_out = 0, []
-    for name in FIGURES:
+    for name, entry in FIGURES.items():
         try:
-            figure = draw(name, results)
+            figure = draw(name, results, **({"run": run} if run and entry.takes_run else {}))
         except InputError as error:
             left_out.append(f"{name} ({error})")
             continue
@@ -107,6 +138,9 @@ def _write_figures(results: Any, directory: Path, endings: list[str], dpi: int) 
     show(f"Figures: {directory} ({written} files)")
     for text in left_out:
         say(f"not drawn: {text}")
+    if run is None and int((results.runs["state"] == "done").sum()) > 1:
+        single = " ".join(name for name, entry in FIGURES.items() if entry.takes_run)
+        say(f"{single}: of the first run, named in the title; choose another with --run")
 
 
 def _make(directory: Path) -> None:

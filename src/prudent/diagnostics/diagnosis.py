@@ -1,5 +1,6 @@
 """Is this posterior honest? One call, one answer."""
 
+import html
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from prudent.diagnostics.expected_coverage import (
 )
 from prudent.diagnostics.ranks import posterior_ranks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
-from prudent.diagnostics.verdict import Verdict, judge
+from prudent.diagnostics.verdict import Verdict, judge, margin
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for, log_prior
 
@@ -206,23 +207,31 @@ class Diagnosis:
         from prudent import _plots
 
         tests = {name: result.rows() for name, result in self.results.items()}
-        return _plots.diagnosis(self.verdict.text, self.coverage.curves(), self.num_pairs, tests)
+        curves = self.coverage.curves()
+        margins = {self.num_pairs: margin(self.num_pairs)}
+        drawn = curves["levels"], curves["curve"]
+        return _plots.diagnosis(self._headline, drawn, margins, tests)
 
-    def __str__(self) -> str:
-        log_posterior = f"{self.log_posterior:.2f} ± {self.log_posterior_error:.2f}"
+    @property
+    def _headline(self) -> str:
+        return ("at least this cautious: " if self.out_of_fold else "") + self.verdict.text
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """Names and values for readers; a number that rounds to zero has no sign."""
+        log_posterior = f"{self.log_posterior:z.2f} ± {self.log_posterior_error:.2f}"
         if number := self.num_zero_density:
-            others = f"{self.log_posterior_finite:.2f} at the others"
+            others = f"{self.log_posterior_finite:z.2f} at the others"
             log_posterior = f"-inf: density zero at {number:,} truths; {others}"
         rows = [
-            ("coverage AUC", f"{self.auc:+.3f} ± {self.auc_error:.3f}"),
-            ("worst shortfall", f"{self.worst_shortfall:.3f}"),
-            ("worst excess", f"{self.worst_excess:.3f}"),
+            ("coverage AUC", f"{self.auc:+z.3f} ± {self.auc_error:.3f}"),
+            ("worst shortfall", f"{self.worst_shortfall:z.3f}"),
+            ("worst excess", f"{self.worst_excess:z.3f}"),
             ("log posterior", log_posterior),
-            ("log prior", f"{self.log_prior:.2f}"),
+            ("log prior", f"{self.log_prior:z.2f}"),
             ("90 % region", f"{100 * self.region_volume:.2g} % of the prior"),
         ]
         if self.log_normalization is not None:
-            error = f"{self.log_normalization:+.2f} ± {self.log_normalization_error:.2f}"
+            error = f"{self.log_normalization:+z.2f} ± {self.log_normalization_error:.2f}"
             rows.append(("log normalisation", f"{error}, removed"))
         if self.leakage > 0.01:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
@@ -237,9 +246,22 @@ class Diagnosis:
         if self.num_excluded:
             rows.append(("pairs with x not finite", f"{self.num_excluded:,}, left out"))
         titles = {name: row.title for name, row in DIAGNOSTICS.items()}
-        rows += [(titles.get(name, name), found.verdict) for name, found in self.results.items()]
-        head = ("at least this cautious: " if self.out_of_fold else "") + self.verdict.text
-        return "\n".join([head, *(f"  {name:<24}{value}" for name, value in rows)])
+        found = [(titles.get(name, name), one.verdict) for name, one in self.results.items()]
+        return rows + found
+
+    def __str__(self) -> str:
+        rows = [f"  {name:<24}{value}" for name, value in self._rows()]
+        return "\n".join([self._headline, *rows])
+
+    def _repr_html_(self) -> str:
+        """The verdict and the numbers, for notebooks."""
+        rows = (
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._rows()
+        )
+        head = f"<p><strong>{html.escape(self._headline)}</strong></p>"
+        return f"{head}<table>{''.join(rows)}</table>"
 
     def __repr__(self) -> str:
         return f"<Diagnosis: {self.verdict}>"

@@ -128,7 +128,7 @@ def judge(
             " ",
         )
     if excess > tolerance:
-        worst = f"worst shortfall {shortfall:.2f} ± {tolerance + doubt:.2f}"
+        worst = f"worst shortfall {shortfall:.2f} (chance explains {tolerance + doubt:.2f})"
         return Verdict.of("conservative", f"{worst}, {measured}")
     if tolerance > WIDEST_MARGIN:
         return Verdict.of("not enough test pairs", f"to tell: {measured}; use 1,000 or more", " ")
@@ -150,4 +150,4 @@ def _uninformative(metrics: Mapping[str, Any]) -> str | None:
     gain = metrics.get("information_gain")
     if (posterior - prior if gain is None else gain) > NORMAL_95 * error + NO_GAIN:
         return None
-    return f"it says no more than the prior (log posterior {posterior:.2f}, prior {prior:.2f})"
+    return f"it says no more than the prior (log posterior {posterior:z.2f}, prior {prior:z.2f})"

@@ -23,7 +23,7 @@ import numpy as np
 from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
 from prudent.experiments.config import RunConfig
 from prudent.history import finite
-from prudent.reports.tables import FORMS, Estimate
+from prudent.reports.tables import FORMS, Estimate, number
 from prudent.training.methods import METHODS, look, position
 from prudent.training.options import Options
 
@@ -89,8 +89,8 @@ def series_of(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Series]
     """
     found: dict[tuple[str, str], Series] = {}
     for method, setting in sorted(set(pairs), key=_order):
-        number = sum(one.method == method for one in found.values())
-        found[method, setting] = Series(method, setting, number)
+        place = sum(one.method == method for one in found.values())
+        found[method, setting] = Series(method, setting, place)
     return found
 
 
@@ -98,7 +98,7 @@ def _order(pair: tuple[str, str]) -> tuple[Any, ...]:
     """Methods as in their table, and numbers inside of settings by their size."""
     method, setting = pair
     parts = re.split(r"(\d+(?:\.\d+)?)", setting)
-    sizes = [float(part) if number % 2 else part for number, part in enumerate(parts)]
+    sizes = [float(part) if place % 2 else part for place, part in enumerate(parts)]
     return position(method), method, sizes
 
 
@@ -143,14 +143,22 @@ class Cell:
         seeds = f"{self.num_short} of {self.num_done} seeds over-confident"
         return f"{self.verdict.evidence} ({seeds})"
 
+    @property
+    def margin(self) -> float | None:
+        """The shortfall that chance explains, with 95 % at all levels at once."""
+        return margin(self.num_pairs) if self.num_pairs else None
+
     def text(self, metric: str) -> str:
-        """The mean of a metric with its uncertainty."""
+        """The mean of a metric with its standard error."""
         return self.estimates[metric].text(FORMS[metric]) if self.num_done else self.verdict.kind
 
-    def few(self, metric: str) -> str:
-        """A note if not all seeds have the metric."""
+    def note(self, metric: str) -> str:
+        """How much of a shortfall chance explains, and whether seeds without the metric exist."""
         found = self.estimates[metric].number
-        return f"{found} of {self.num_seeds} seeds" if 0 < found < self.num_seeds else ""
+        chance = metric == "worst_shortfall" and self.margin is not None
+        notes = [f"chance: {number(self.margin, FORMS[metric])}"] if chance else []
+        notes += [f"{found} of {self.num_seeds} seeds"] if 0 < found < self.num_seeds else []
+        return ", ".join(notes)
 
 
 def arranged(runs: DataFrame) -> DataFrame:
@@ -193,7 +201,7 @@ def cells(runs: DataFrame, curves: DataFrame, *, one_each: bool = False) -> list
         (row.get("method") or "?", own) for row, own in zip(rows, settings(runs), strict=True)
     ]
     looks = series_of(names)
-    order = {pair: number for number, pair in enumerate(looks)}
+    order = {pair: place for place, pair in enumerate(looks)}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(rows):
         cell = row.get("problem"), row.get("budget"), order[names[place]]
@@ -263,8 +271,8 @@ def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
         "information_gain_error": gain.error,
         "num_unresolved": np.nansum([row.get("num_unresolved") or 0 for row in rows]),
     }
-    number = sum(int(row["num_pairs"]) for row in rows)
-    verdict = judge(**curve, num_pairs=number, metrics=metrics)
+    num_pairs = sum(int(row["num_pairs"]) for row in rows)
+    verdict = judge(**curve, num_pairs=num_pairs, metrics=metrics)
     bad = beyond_chance(rows) if len(rows) > 1 else 0
     if verdict.kind == "over-confident" or not bad:
         return verdict
@@ -284,9 +292,7 @@ def estimate(rows: Sequence[Row], name: str) -> Estimate:
         return Estimate(None, None, 0)
     values = np.array([float(row[name]) for row in finite])
     error: float | None = None
-    if name == "worst_shortfall":
-        error = margin(sum(int(row["num_pairs"]) for row in finite))
-    elif len(finite) > 1:
+    if len(finite) > 1:
         error = float(values.std(ddof=1) / math.sqrt(len(values)))
     elif name in ERRORS:
         error = finite[0].get(f"{name}_error")

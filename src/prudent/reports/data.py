@@ -14,6 +14,7 @@ from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.history import PANELS
 from prudent.reports.cells import Cell, Series, estimate, records, series_of
 from prudent.reports.tables import FORMS
+from prudent.training.methods import METHODS, look
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,9 +29,10 @@ SYMBOLS = {
 }
 # The title of a test, its axes, and where its line for exact posteriors ends on the right.
 TESTS = {
-    "sbc": ("SBC: ranks less uniform", "normalized rank", "difference", 0),
-    "tarp": ("TARP: coverage", "claimed credibility", "share inside", 1),
+    "sbc": ("SBC: ranks less uniform", "rank of the truth / draws", "ECDF − uniform", 0),
+    "tarp": ("TARP: coverage", "credibility level", "share of truths inside the ball", 1),
 }
+BLACK = "#000000"  # the page draws it in its ink
 # Further diagnostics are drawn if they store these columns.
 CURVES = {"run", "test", "parameter", "level", "value", "lower", "upper", "p_value"}
 # Of training curves, and of ranks: more would make the page slow to load.
@@ -79,8 +81,6 @@ def page_data(
         "coverage": {
             "levels": next((_numbers(curve["levels"]) for curve in curves if curve), []),
             "curve": [_numbers(curve.get("curve", ()), digits) for curve in curves],
-            "lower": [_numbers(curve.get("lower", ()), digits) for curve in curves],
-            "upper": [_numbers(curve.get("upper", ()), digits) for curve in curves],
             "mean": [
                 _numbers(cell.curve["curve"], digits) if cell.curve and cell.num_done > 1 else None
                 for cell in cells
@@ -91,6 +91,7 @@ def page_data(
         "tests": {name: (row.title, "level", "value", None) for name, row in DIAGNOSTICS.items()}
         | TESTS,
         "panels": PANELS,
+        "palette": [look(name).color for name in METHODS if look(name).color != BLACK],
     }
 
 
@@ -109,7 +110,7 @@ def _table(
             "mean": [_short(cell.estimates[key].mean) for cell in cells],
             "error": [_short(cell.estimates[key].error) for cell in cells],
             "text": [cell.text(key) for cell in cells],
-            "few": {at: note for at, cell in enumerate(cells) if (note := cell.few(key))},
+            "note": {at: note for at, cell in enumerate(cells) if (note := cell.note(key))},
         }
         for key in FORMS
     }
@@ -121,10 +122,24 @@ def _table(
         "seeds": [cell.seeds for cell in cells],
         "kind": [cell.verdict.kind for cell in cells],
         "evidence": [cell.evidence for cell in cells],
+        # "calibrated within", but "over-confident: 90 %"
+        "between": [
+            " " if cell.verdict.text.startswith(f"{cell.verdict.kind} ") else ": "
+            for cell in cells
+        ],
         "done": [cell.num_done for cell in cells],
         "pairs": [cell.num_pairs for cell in cells],
+        "margin": [_short(cell.margin) for cell in cells],
+        "at90": [_at90(cell) for cell in cells],
         "values": values,
     }
+
+
+def _at90(cell: Cell) -> str:
+    """The coverage of 90 % regions in words."""
+    curve = cell.curve or {"levels": [], "curve": []}
+    found = dict(zip((round(level, 6) for level in curve["levels"]), curve["curve"], strict=True))
+    return f"{100 * found[0.9]:.0f} %" if 0.9 in found else "?"
 
 
 def _history(table: DataFrame, order: Sequence[str]) -> dict[str, Any]:

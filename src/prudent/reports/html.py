@@ -24,6 +24,7 @@ from prudent.experiments.results import Results
 from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
 from prudent.reports.data import embedded, page_data
 from prudent.reports.sentences import Case, case_sentence, cases, headline
+from prudent.reports.tables import number
 from prudent.version import __version__
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ COLUMNS = (
     ("budget", "budget", "number"),
     ("method", "method", "name"),
     ("seeds", "seeds", "seeds"),
-    ("verdict", "verdict", ""),
+    ("verdict", "verdict", "judged"),
     ("worst_shortfall", "worst shortfall", "number"),
     ("auc", "AUC", "number"),
     ("log_posterior", "log posterior", "number"),
@@ -60,6 +61,13 @@ SILENT = {
     "running": "at work",
     "left": "not begun",
 }
+# What a page of several runs asks, and one of a single run.
+QUESTIONS = (
+    "Which posterior can you trust, and what does it cost?",
+    "Can you trust this posterior, and what did it cost?",
+)
+# Posteriors to look at; more would make the page slow to load.
+MOST_POSTERIORS = 4
 # With more cases than this a table is easier to read than sentences.
 MOST_SENTENCES = 4
 # Panels that can be compared at a glance; of more, the smallest budget of each problem is shown.
@@ -98,6 +106,7 @@ def _page(results: Results, name: str) -> str:
     data = page_data(results, runs, found, single)
     data |= {"columns": COLUMNS, "signs": SIGNS, "most_panels": MOST_PANELS}
     figure, note = _static_figure(results, found)
+    posteriors, more = _posteriors(results, runs)
     library, script = _read("vendor/plotly-basic.min.js"), _script()
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -114,6 +123,8 @@ def _page(results: Results, name: str) -> str:
         description=" ".join(f"{cell.name}, {cell.verdict}." for cell in found[:MOST_PANELS]),
         figure=Markup(figure),
         note=note,
+        posteriors=[Markup(drawn) for drawn in posteriors],
+        more=more,
         version=__version__,
         data=Markup(embedded(data)),
         library=Markup(library),
@@ -132,6 +143,7 @@ def _summary(runs: DataFrame, found: Sequence[Cell]) -> dict[str, Any]:
         tested = f", {' to '.join(f'{end:,}' for end in ends)} test pairs each"
     every = cases(found)
     return {
+        "question": QUESTIONS[len(runs) == 1],
         "subtitle": f"{listing}: {len(done):,} of {len(runs):,} runs finished{tested}.",
         "running": runs["state"].isin(("running", "interrupted", "left")).any(),
         "num_done": len(done),
@@ -171,7 +183,10 @@ def _made(runs: DataFrame, name: str) -> dict[str, Any]:
     known = [name for name in (*CELL, "seed", *SETTINGS) if name in runs]
     values = {name: _values(runs[name]) for name in known}
     versions = [field for field in runs.columns if str(field).endswith("_version")]
+    known = [name for name in ("simulate", "train", "diagnose") if f"{name}_seconds" in runs]
+    times = {name: [number(float(runs[f"{name}_seconds"].sum()), "s")] for name in known}
     facts = {
+        "Time of all runs together": times,
         "Versions": {name.removesuffix("_version"): _values(runs[name]) for name in versions},
         "Settings that differ": {key: found for key, found in values.items() if len(found) > 1},
         "Settings of all runs": {key: found for key, found in values.items() if len(found) == 1},
@@ -205,7 +220,21 @@ def _static_figure(results: Results, found: Sequence[Cell]) -> tuple[str, str]:
     places = zip(results.runs["problem"], results.runs["budget"], strict=True)
     runs = results.runs[[place in shown for place in places]]
     drawn = svg(draw("coverage", Results(runs=runs, curves=results.curves)), "main-")
-    return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL), note if left else ""
+    return _bare(drawn), note if left else ""
+
+
+def _posteriors(results: Results, runs: DataFrame) -> tuple[list[str], int]:
+    """The posteriors of test observations as SVG, one of each cell, and how many are left out."""
+    from prudent.reports.figures import draw, svg
+
+    drawn = runs[runs["run"].isin(results.draws["run"])]
+    first = drawn.drop_duplicates(CELL)["run"].tolist()[:MOST_POSTERIORS]
+    made = [svg(draw("corner", results, run=run), f"{run}-") for run in first]
+    return [_bare(text) for text in made], len(drawn) - len(first)
+
+
+def _bare(drawn: str) -> str:
+    return re.sub(r"<!--.*?-->\s*", "", drawn, flags=re.DOTALL)
 
 
 def _policy(*scripts: str) -> str:

@@ -11,7 +11,7 @@ MOST_NAMES = 6
 REASONS = {
     "over-confident": ("is over-confident", "are over-confident"),
     "cannot be measured": ("cannot be measured",) * 2,
-    "not enough test pairs": ("has too few test pairs to tell",) * 2,
+    "not enough test pairs": ("has too few test pairs to tell", "have too few test pairs to tell"),
     "no finished run": ("has no finished run", "have no finished run"),
 }
 
@@ -61,8 +61,20 @@ def cost(cell: Cell) -> str:
     return f"{metric.replace('_', ' ')} {cell.text(metric)}{unit}{time}"
 
 
+def _alone(cell: Cell) -> str:
+    """What is known of the only cell of a case."""
+    verb = {"not enough test pairs": "has ", "cannot be measured": ""}.get(
+        cell.verdict.kind, "is "
+    )
+    if not cell.num_done:
+        return f"{cell.name} has no finished run"
+    return f"{cell.name} {verb}{cell.verdict}; {cost(cell)}"
+
+
 def case_sentence(case: Case) -> str:
     """Which methods can be trusted in this case, the sharpest of them and its cost."""
+    if len(case.cells) == 1:
+        return f"On {case.problem} with {case.budget:,} simulations, {_alone(case.cells[0])}."
     safe = [cell.name for cell in case.cells if cell.verdict.trusted]
     if not safe:
         answer = "no method is known not to be over-confident"

@@ -29,13 +29,12 @@ class Estimate:
     """A mean over seeds; None if no seed has the number."""
 
     mean: float | None
-    # The standard error over seeds, or over test pairs if there is one seed; for the worst
-    # shortfall what chance explains, with 95 %. None if it is not known.
+    # The standard error over seeds, or over test pairs if there is one; None if it is not known.
     error: float | None
     number: int  # of seeds that have the number
 
     def text(self, form: str) -> str:
-        """The mean with its uncertainty.
+        """The mean with its standard error.
 
         >>> Estimate(1.234, 0.05, 3).text("+.2f")
         '+1.23 ± 0.05'
@@ -58,9 +57,8 @@ def number(value: object, form: str) -> str:
         return "-"
     if form == "s":
         return duration(value)
-    text = format(100 * value, ".2f") if form == "%" else format(value, form)
-    # A number that rounds to zero has no sign that means anything.
-    return text.replace("-", "+" if "+" in form else "") if not text.strip("+-0.") else text
+    # A number that rounds to zero has no sign that means anything: "z" leaves it out.
+    return format(100 * value, "z.2f") if form == "%" else format(value, form.replace(".", "z."))
 
 
 def _metric(run: Run, *names: str) -> str:

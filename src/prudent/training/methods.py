@@ -77,12 +77,13 @@ class Method:
 PLAIN = {"members": 1, "ensemble": "seeds", "pool": "mixture", "recalibrate": "no"}
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
-# Okabe and Ito's palette, told apart with any color vision; dashes and markers for gray prints.
+# Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
+# orange and light blue, too faint for lines on white; dashes and markers for gray prints.
 METHODS = {
     "nre": Method("nre", "bce", None, 0.0, "ratio estimation, no regularizer",
         Look("NRE", "#0072B2", "-", "o")),
     "bnre": Method("nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
-        Look("BNRE", "#E69F00", "--", "s")),
+        Look("BNRE", "#886633", "--", "s")),
     "calnre": Method("nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
         Look("CalNRE", "#009E73", "-", "^")),
     "npe": Method("npe", "nll", None, 0.0, "posterior flow, no regularizer",
@@ -90,17 +91,17 @@ METHODS = {
     "bnpe": Method("npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
-        Look("CalNPE", "#56B4E9", "-", "P")),
+        Look("CalNPE", "#8844EE", "-", "P")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",
         Look("prudent", "#000000", "-", "p"), {"members": 5, "ensemble": "folds",
         "pool": "mixture", "recalibrate": "conservative"}),
 }  # fmt: skip
 # The looks of methods that have none, in turn.
 SPARE = (
-    ("#882255", ":", "X"),
-    ("#44AA99", "-.", "*"),
-    ("#332288", ":", "<"),
-    ("#999933", "-.", ">"),
+    ("#BB4477", ":", "X"),
+    ("#2A8C7E", "-.", "*"),
+    ("#5566CC", ":", "<"),
+    ("#888822", "-.", ">"),
 )
 
 

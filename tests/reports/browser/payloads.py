@@ -41,6 +41,6 @@ def hostile_results():
         table["problem"] = table["run"].map(new)
         table["method"] = table["run"].map(dict(zip(runs["run"], runs["method"], strict=True)))
         if "parameter" in table:
-            table["parameter"] = table["run"].map(new)
+            table["parameter"] = table["run"].map(new) + table["parameter"]
         tables[name] = table
     return dataclasses.replace(results, runs=runs, **tables)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
 
 from prudent._plots import plain_name
+from prudent.diagnostics.verdict import NORMAL_95, margin
 from prudent.errors import InputError
 from prudent.reports.cells import Series, series_of, settings
 from prudent.training.methods import METHODS
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_CELLS = 3
+ONE_SEED = "One seed, with 95 % over its test pairs"
+Spread = Callable[[Any], tuple[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Shown:
     num_seeds: int  # the number of seeds that a complete cell has
 
     def average(self, words: str) -> str:
-        """Words with the number of seeds in them, if there are several."""
-        return words.format(f"{self.num_seeds} seeds") if self.num_seeds > 1 else "One seed"
+        """Words with the number of seeds in them, and what is drawn around one seed."""
+        return words.format(f"{self.num_seeds} seeds") if self.num_seeds > 1 else ONE_SEED
 
     def each(self, rows: DataFrame) -> Iterator[tuple[str, Series, DataFrame]]:
         """The series that have some of these rows, in order."""
@@ -92,6 +95,23 @@ def name_cell(row: Any) -> str:
     """The method, the problem and the budget of a row, for titles."""
     method, problem = plain_name(Series(row["method"]).name), plain_name(row["problem"])
     return f"{method} on {problem}, {int(row['budget']):,} simulations"
+
+
+def margins_of(cells: Iterable[DataFrame]) -> dict[int, float]:
+    """The margins of the verdict by number of test pairs, of cells that know it."""
+    numbers = [rows.drop_duplicates("run")["num_pairs"] for rows in cells if "num_pairs" in rows]
+    return {number: margin(number) for number in sorted({int(one.sum()) for one in numbers})}
+
+
+def with_errors(rows: DataFrame, value: str, spread: Spread) -> tuple[Any, Any, Any]:
+    """A metric by budget, and its ends: the spread of seeds, or of one seed 95 % by its error."""
+    groups = rows.groupby("budget")
+    middle, lower, upper = spread(groups[value])
+    if f"{value}_error" in rows:
+        half = NORMAL_95 * groups[f"{value}_error"].mean().astype(float).fillna(0)
+        alone = groups[value].count() == 1
+        lower, upper = lower.mask(alone, middle - half), upper.mask(alone, middle + half)
+    return middle, lower, upper
 
 
 def two_deviations(groups: Any) -> tuple[Any, Any, Any]:

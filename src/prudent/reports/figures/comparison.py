@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
@@ -10,9 +10,18 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from prudent import _plots as plots
+from prudent.diagnostics.verdict import NORMAL_95, margin
 from prudent.errors import InputError
 from prudent.reports.cells import Series, mean_curve
-from prudent.reports.figures._rows import Shown, penalized, shown, two_deviations
+from prudent.reports.figures._rows import (
+    Shown,
+    Spread,
+    margins_of,
+    penalized,
+    shown,
+    two_deviations,
+    with_errors,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,27 +36,34 @@ def coverage(curves: DataFrame) -> Figure:
     budgets = sorted(curves["budget"].dropna().unique())
     panel = (plots.SINGLE, 2.45) if len(budgets) == 1 else (1.6, 1.45)
     figure, axes = plots.canvas(len(problems), len(budgets), panel=panel)
+    inside = plots.INSIDE.replace(" inside", "\ninside")
+    margins: dict[int, float] = {}
     for row, problem in enumerate(problems):
         for column, budget in enumerate(budgets):
             axis, rows = axes[row, column], found.rows
-            plots.diagonal(axis, words=row == column == 0)
-            _panel(axis, rows[(rows["problem"] == problem) & (rows["budget"] == budget)], found)
+            own = rows[(rows["problem"] == problem) & (rows["budget"] == budget)]
+            margins |= _panel(axis, own, found, words=row == column == 0)
             if row == 0:
-                axis.set_title(f"{int(budget):,} simulations" if column == 0 else f"{budget:,.0f}")
+                axis.set_title(f"{int(budget):,} simulations")
             # Shared axes would do the same, in a time that grows with the square of the panels.
             name = plots.plain_name(problem, 20)
-            axis.set(xlabel="credibility level", ylabel=f"{name}\ncoverage")
+            axis.set_ylabel(f"{name}\n{inside}")
             axis.label_outer()
     title = f"Expected coverage{_targets(found.rows)}"
-    notes = [found.average("Thick: mean of {}; thin: each"), *found.notes]
+    seeds = f"Thick: mean of {found.num_seeds} seeds; thin: each" if found.num_seeds > 1 else ""
+    notes = [seeds, plots.verdict_note(dict(sorted(margins.items()))), *found.notes]
     return plots.dress(figure, title, notes, found.handles)
 
 
-def _panel(axis: Axes, cell: DataFrame, found: Shown) -> None:
-    if len(cell) == 0:
-        words: Any = {"ha": "center", "backgroundcolor": "white", "fontsize": plots.SMALL}
-        axis.text(0.5, 0.5, "no finished run", **words)
-    for name, one, rows in found.each(cell):
+def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[int, float]:
+    """The curves of a cell's series, with the bands of their verdicts, whose margins come back."""
+    series = list(found.each(cell))
+    margins = margins_of(rows for *_, rows in series)
+    plots.coverage_panel(axis, margins, words=words)
+    if not series:
+        style: Any = {"ha": "center", "backgroundcolor": "white", "fontsize": plots.SMALL}
+        axis.text(0.5, 0.5, "no finished run", **style)
+    for name, one, rows in series:
         each = [part for _, part in rows.groupby("run")]
         if len(each) > 1:
             lines = [part[["level", "coverage"]].to_numpy(float) for part in each]
@@ -58,6 +74,7 @@ def _panel(axis: Axes, cell: DataFrame, found: Shown) -> None:
         # So that markers of curves that agree lie beside each other.
         places = (list(found.series).index(name) % 6, 6)
         axis.plot(mean["levels"], mean["curve"], markevery=places, **one.line)
+    return margins
 
 
 def _targets(rows: DataFrame) -> str:
@@ -77,7 +94,7 @@ def log_posterior(runs: DataFrame) -> Figure:
     style: Any = {"color": "black", "linestyle": ":", "linewidth": 1}
     for problem, axis in axes.items():
         prior = axis.axhline(priors[problem], label="prior", **style)
-        axis.set_ylabel("log posterior")
+        axis.set_ylabel("log posterior (nats)")
     notes = [found.average("Median of {}; band: least to greatest"), *found.notes]
     return plots.dress(figure, "Log posterior of the truth", notes, [*found.handles, prior])
 
@@ -109,35 +126,57 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
         raise InputError("`ax` takes one problem; filter the table, or leave `ax` out.")
     budgets = sorted(found.rows["budget"].unique())
     for problem, axis in axes.items():
-        for _, one, rows in found.each(found.rows[found.rows["problem"] == problem]):
-            _path(axis, one, rows, budgets)
-        axis.axhline(0, color=plots.LINE, linewidth=0.8, zorder=1)
+        own = found.rows[found.rows["problem"] == problem]
+        tops = [_path(axis, one, rows, budgets) for _, one, rows in found.each(own)]
         axis.set(xlabel="information gain (nats)", ylabel="worst shortfall")
-        axis.margins(0.12)
-        words = "good: honest and sharp ↘"
-        axis.text(0.98, 0.02, words, va="bottom", transform=axis.transAxes, **WORDS)
-        low, high = axis.get_ylim()
-        axis.set_ylim(low - 0.15 * (high - low), high)
-        axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= high])
+        axis.margins(x=0.12)
+        _over_confident(axis, own, max(tops))
     sizes = f"{budgets[0]:,.0f} simulations"
     if len(budgets) > 1:
         sizes = f"small to large marker: {budgets[0]:,.0f} to {budgets[-1]:,.0f} simulations"
     if ax is None:
-        notes = [f"{found.average('Mean of {}')}; {sizes}", *found.notes]
+        words = "Mean of {}; bars: ± 2 standard deviations"
+        best = "Best is the lower right; in the white strip chance explains the shortfall"
+        notes = [f"{found.average(words)}; {sizes}", best, *found.notes]
         plots.dress(figure, "Honesty against information", notes, found.handles)
     else:
         ax.legend(handles=found.handles)
     return figure
 
 
-def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> None:
-    """One series from the smallest budget to the largest, whose marker is the largest."""
-    mean = rows.groupby("budget")[["information_gain", "worst_shortfall"]].mean()
-    axis.plot(*mean.to_numpy().T, **{**one.line, "marker": "", "linewidth": 0.8})
-    style: Any = {**one.line, "linestyle": "", "alpha": 0.8, "markeredgewidth": 0}
-    for budget, gain, shortfall in mean.itertuples():
+def _over_confident(axis: Axes, rows: DataFrame, top: float) -> None:
+    """The area where shortfalls are real, and room for its name above all markers."""
+    margins = margins_of(part for _, part in rows.groupby(["series", "budget"]))
+    limit = max(margins.values(), default=0.0)
+    top = 1.25 * max(top, 1.5 * limit, 1e-3)
+    axis.set_ylim(-0.04 * top, top)
+    axis.axhspan(limit, top, color="0.5", alpha=0.12, linewidth=0, zorder=0)
+    place: Any = {"transform": axis.transAxes, "va": "top"}
+    axis.text(0.98, 0.98, "over-confident", **place, **WORDS)
+
+
+def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> float:
+    """One series from the smallest budget to the largest, whose marker is the largest.
+
+    Returns the upper end of the highest bar. A shortfall is never below zero, nor is its bar.
+    """
+    if "num_pairs" in rows:  # half of the interval of one seed is the margin of its verdict
+        errors = [margin(int(number)) / NORMAL_95 for number in rows["num_pairs"]]
+        rows = rows.assign(worst_shortfall_error=errors)
+    gain, left, right = with_errors(rows, "information_gain", two_deviations)
+    lack, low, high = with_errors(rows, "worst_shortfall", two_deviations)
+    bars: Any = {
+        "xerr": (gain - left, right - gain),
+        "yerr": (lack - low.clip(lower=0), high - lack),
+    }
+    faint: Any = {"elinewidth": 0.7, "alpha": 0.6, "zorder": 1.8, "clip_on": False}
+    axis.plot(gain, lack, **{**one.line, "marker": "", "linewidth": 0.8})
+    axis.errorbar(gain, lack, **bars, fmt="none", ecolor=one.color, **faint)
+    style: Any = {**one.line, "linestyle": "", "markeredgewidth": 0, "clip_on": False}
+    for budget, x, y in zip(gain.index, gain, lack, strict=True):
         share = budgets.index(budget) / (len(budgets) - 1) if len(budgets) > 1 else 0.5
-        axis.plot(gain, shortfall, markersize=4 + 4 * share, **style)
+        axis.plot(x, y, markersize=4 + 4 * share, **style)
+    return float(high.max())
 
 
 def _by_problem(found: Shown, **options: Any) -> tuple[Figure, dict[str, Axes]]:
@@ -150,7 +189,7 @@ def _by_problem(found: Shown, **options: Any) -> tuple[Figure, dict[str, Axes]]:
 
 
 def _by_budget(
-    found: Shown, value: str, spread: Callable[[Any], tuple[Any, Any, Any]], **options: Any
+    found: Shown, value: str, spread: Spread, **options: Any
 ) -> tuple[Figure, dict[str, Axes]]:
     """A panel per problem, with a line and its band for each series against the budget."""
     figure, axes = _by_problem(found, **options)
@@ -161,7 +200,7 @@ def _by_budget(
         _budget_axis(axis, budgets)
         axis.set_xlabel("simulations")
         for name, one, rows in found.each(found.rows[found.rows["problem"] == problem]):
-            middle, lower, upper = spread(rows.groupby("budget")[value])
+            middle, lower, upper = with_errors(rows, value, spread)
             x = middle.index * 2 ** (step * (names.index(name) - (len(names) - 1) / 2))
             if len(x) > 1:
                 axis.fill_between(x, lower, upper, color=one.color, alpha=0.2, linewidth=0)

@@ -12,7 +12,7 @@ from prudent import _plots as plots
 from prudent.errors import InputError
 from prudent.history import PANELS, History
 from prudent.reports.cells import Series
-from prudent.reports.figures._rows import finished, name_cell
+from prudent.reports.figures._rows import finished, margins_of, name_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,13 +41,13 @@ def rows_of(
 
 
 def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None = None) -> Figure:
-    """The coverage of one run with its 95 % interval at each level."""
+    """The coverage of one run with the band of its verdict."""
     rows, look, title = rows_of(finished(curves), run, "coverage curves", DEMO)
     figure, axis = plots.one_axis(ax)
-    bands = (rows[name] for name in ("level", "coverage", "lower", "upper"))
-    plots.coverage_curve(axis, *bands, **look.line)
-    pairs = f" ({int(rows['num_pairs'].iloc[0]):,} test pairs)" if "num_pairs" in rows else ""
-    return plots.dress(figure, title, [f"Band: 95 % at each level{pairs}"], ax=ax)
+    margins = margins_of([rows])
+    plots.coverage_panel(axis, margins)
+    axis.plot(rows["level"], rows["coverage"], **look.line)
+    return plots.dress(figure, title, [plots.verdict_note(margins)], ax=ax)
 
 
 def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:

@@ -44,7 +44,7 @@ def _sensitivity(curves: DataFrame, setting: str, name: str) -> Figure:
     for value, color in zip(values, colors, strict=True):
         mean = rows[rows[setting] == value].groupby("level")["coverage"].mean()
         handles += left.plot(mean.index, mean, color=color, label=f"{value:g}")
-    left.set(xlabel="credibility level", ylabel="coverage")
+    left.set(xlabel=plots.LEVEL, ylabel=plots.INSIDE)
     runs = rows.drop_duplicates("run")
     groups = runs.groupby(setting)
     _points(middle, colors, *two_deviations(groups["auc"]))
@@ -53,7 +53,7 @@ def _sensitivity(curves: DataFrame, setting: str, name: str) -> Figure:
     density = groups["log_posterior"]
     _points(right, colors, density.median(), density.min(), density.max())
     right.axhline(runs["log_prior"].median(), color="black", linestyle=":", linewidth=1)
-    right.set_ylabel("log posterior")
+    right.set_ylabel("log posterior (nats)")
     for axis in (middle, right):
         axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axis.set_xlabel(WORDS[setting])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import re
@@ -38,11 +39,17 @@ class Entry:
         """The name of the figure, of its file and of its function."""
         return self.function.__name__
 
+    @property
+    def takes_run(self) -> bool:
+        """Whether the figure is of one run, which can be chosen."""
+        return "run" in inspect.signature(self.function).parameters
+
 
 _ENTRIES = (
     Entry(comparison.coverage, "curves",
         "Do regions of every credibility level hold the truth as often as they say?",
-        "On the diagonal is calibrated, above it is cautious, below it is over-confident."),
+        "Inside the grey band is calibrated as far as one can tell, above it is cautious, and "
+        "below it is over-confident."),
     Entry(comparison.log_posterior, "runs",
         "How much do the posteriors know about the truth, and how much do simulations add?",
         "Higher is better; below the dotted line a posterior is worse than the prior."),
@@ -63,7 +70,7 @@ _ENTRIES = (
         "With more draws the curve should come nearer to the diagonal, and log posterior rise."),
     Entry(one_run.run_coverage, "curves",
         "Is this one posterior honest, given how many test pairs there were?",
-        "Where the whole band lies below the diagonal, the posterior is over-confident."),
+        "Inside the grey band no defect is seen; below it the posterior is over-confident."),
     Entry(one_run.sbc, "ranks",
         "Which parameter has wrong ranks, and is it shifted, too narrow or too wide?",
         "Inside the grey band is fine. Up on the left and down on the right is too narrow, the "

@@ -47,12 +47,14 @@ function rowOf(table, i) {
   return {
     ...seriesOf(table, i), done, series: table.series[i], told: table.seeds[i],
     problem: data.problems[table.problem[i]], budget: table.budget[i], pairs: table.pairs[i],
+    said: table.kind[i] + table.between[i] + table.evidence[i], margin: table.margin[i], at90: table.at90[i],
+    get color() { return visible(seriesOf(table, i).color); },
     kind: table.kind[i], evidence: table.evidence[i], seeds: table.members[i].length,
     curve: (one ? null : data.coverage.mean[i]) ?? data.coverage.curve[done[0]],
     seed: one ? runs.seed[i] : null, run: one ? runs.run[i] : "", place: one ? runs.place[i] : "",
     get: (key) => {
-      const { mean, error, text, few } = table.values[key];
-      return { mean: mean[i], error: error[i], text: text[i], few: few[i] ?? "" };
+      const { mean, error, text, note } = table.values[key];
+      return { mean: mean[i], error: error[i], text: text[i], note: note[i] ?? "" };
     },
   };
 }

@@ -60,7 +60,13 @@ function repaint({ all = false } = {}) {
 
 function showProblems() {
   const box = $("problems");
-  const wanted = unique(chosen(runs).filter(isDone).map((i) => data.problems[runs.problem[i]]));
+  const rows = chosenRows().filter((row) => row.done.length);
+  // One budget asks no question about more of them, and one point has nothing to be traded against.
+  const several = (found, key) => unique(found.map((row) => row.problem)).filter((problem) =>
+    unique(found.filter((row) => row.problem === problem).map(key)).length > 1);
+  const wanted = several(rows, (row) => row.budget);
+  $("problems-section").hidden = !wanted.length;
+  $("tradeoff-section").hidden = !several(traded(), (row) => row).length;
   const present = [...box.children].map((part) => part.dataset.problem);
   if (wanted.join("\n") === present.join("\n")) return;
   for (const [node] of plots) if (box.contains(node)) { watcher.unobserve(node); plots.delete(node); }
@@ -73,5 +79,4 @@ function showProblems() {
     box.append(part);
     addPlot(node, (width) => trendsPlot(problem, width));
   }
-  if (!wanted.length) box.append(element("p", { textContent: "No finished run with these filters." }));
 }

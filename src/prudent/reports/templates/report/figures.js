@@ -36,20 +36,25 @@ function showNote(rows, shown, all) {
 }
 
 function coverageTraces(row, on) {
-  const { levels, curve, lower, upper } = data.coverage, { color, done } = row;
-  const group = { legendgroup: String(row.series), ...on }, [i] = done;
-  const seeds = done.length === 1 ? `seed ${runs.seed[i]}` : `mean of ${done.length} seeds`;
+  const { levels, curve } = data.coverage, { color, done } = row;
+  const group = { legendgroup: String(row.series), ...on };
+  const seeds = done.length === 1 ? `seed ${runs.seed[done[0]]}` : `mean of ${done.length} seeds`;
   const thin = {
-    x: done.flatMap(() => [...levels, null]), y: done.flatMap((j) => [...curve[j], null]), mode: "lines",
+    ...group, x: done.flatMap(() => [...levels, null]), y: done.flatMap((j) => [...curve[j], null]), mode: "lines",
     line: { color: faint(color, 0.35), width: 1 }, hoverinfo: "skip", showlegend: false,
   };
-  const text = row.curve.map((value, k) => `${inPlot(row.name)}, ${seeds}<br>claimed ${levels[k].toFixed(2)}, ` +
-    `contains ${value.toFixed(3)}<br>${whole(row.pairs)} test pairs`);
-  const around = done.length === 1 ? band(levels, lower[i], upper[i], faint(color, 0.2)) : thin;
-  return [{ ...group, ...around }, {
+  const text = row.curve.map((value, k) => `${inPlot(row.name)}, ${seeds}<br>level ${levels[k]}, ` +
+    `inside ${value}<br>${whole(row.pairs)} test pairs`);
+  return [...(done.length > 1 ? [thin] : []), {
     ...group, x: levels, y: row.curve, name: inPlot(row.name), mode: "lines+markers", hoverinfo: "text", text,
     line: { color, dash: row.dash, width: 2 }, marker: { symbol: row.symbol, size: 6, color },
   }];
+}
+
+// The band of the verdict around the diagonal.
+function verdictBand(half, fillcolor) {
+  const x = [0, Math.min(half, 1), Math.max(1 - half, 0), 1].sort((a, b) => a - b);
+  return band(x, x.map((v) => Math.max(0, v - half)), x.map((v) => Math.min(1, v + half)), fillcolor);
 }
 
 function coveragePlot(width) {
@@ -59,18 +64,22 @@ function coveragePlot(width) {
   const labels = names(shown.flatMap((panel) => panel.rows)), { levels } = data.coverage;
   const titles = shown.map((panel) => panel.title);
   const { layout, axes, set, say, draw, rule, colors } = arrange(titles, width, labels, { ratio: 1 });
-  const traces = [], rows = [], near = levels.findIndex((level) => Math.abs(level - 0.9) < 0.001);
+  const traces = [], rows = [];
   const spoken = shown.map((panel, at) => {
     draw(at, { type: "path", path: "M0,0 L1,1 L1,0 Z", fillcolor: colors.shade });
     rule(at, { x0: 0, y0: 0, x1: 1, y1: 1 });
     say(at, "cautious", 0.04, 0.97);
     say(at, "over-confident", 0.97, 0.03);
-    set(at, { range: [0, 1], title: "claimed credibility" }, { range: [0, 1], title: "share of truths inside" });
+    set(at, { range: [0, 1], title: "credibility level" },
+      { range: [0, 1], title: "share of truths inside the region" });
+    for (const half of unique(panel.rows.map((row) => row.margin))) {
+      traces.push({ ...axes(at), ...verdictBand(half, colors.band) });
+    }
     for (const row of panel.rows) {
       traces.push(...coverageTraces(row, axes(at)));
       row.curve.forEach((value, k) => rows.push([...facts(row), levels[k], value]));
     }
-    const said = panel.rows.map((row) => `${row.name} ${near < 0 ? "?" : (100 * row.curve[near]).toFixed(0)} %`);
+    const said = panel.rows.map((row) => `${row.name} ${row.at90}`);
     return `${panel.title}: 90 % regions contain the truth: ${said.join(", ")}`;
   });
   const columns = [...FACTS, "level", "coverage"];
@@ -83,7 +92,7 @@ const linesOf = (rows) => bySize(rows.map((row) => row.series)).map((series) =>
   rows.filter((row) => row.series === series).sort((a, b) => a.budget - b.budget));
 
 function describe(row, key, unit = "") {
-  const { text, few: note } = row.get(key);
+  const { text, note } = row.get(key);
   return `${text}${unit}${note ? ` (${note})` : ""}`;
 }
 
@@ -91,9 +100,11 @@ const bars = (line, key, color) => ({
   type: "data", array: line.map((row) => row.get(key).error ?? 0), color: faint(color, 0.6), thickness: 1, width: 2,
 });
 
+const traded = () => chosenRows().filter((row) =>
+  row.get("information_gain").mean !== null && row.get("worst_shortfall").mean !== null);
+
 function tradeoffPlot(width) {
-  const found = chosenRows().filter((row) =>
-    row.get("information_gain").mean !== null && row.get("worst_shortfall").mean !== null);
+  const found = traded();
   if (!found.length) return nothing("No finished run with an information gain with these filters.");
   const panels = unique(found.map((row) => row.problem)).slice(0, data.most_panels);
   const { layout, axes, set, say, draw, colors } = arrange(panels, width, names(found));
@@ -101,14 +112,12 @@ function tradeoffPlot(width) {
   const size = (row) => 7 + (7 * budgets.indexOf(row.budget)) / Math.max(1, budgets.length - 1);
   panels.forEach((problem, at) => {
     const own = found.filter((row) => row.problem === problem), { xaxis } = axes(at);
-    const lacks = own.map((row) => row.get("worst_shortfall"));
-    const limit = Math.max(...lacks.map((lack) => lack.error));
-    const top = 1.12 * Math.max(2 * limit, ...lacks.map((lack) => lack.mean));
+    const limit = Math.max(...own.map((row) => row.margin));
+    const top = 1.25 * Math.max(...own.map((row) => row.get("worst_shortfall").mean + row.margin));
     draw(at, { type: "rect", y0: limit, y1: 1, x0: 0, x1: 1, xref: xaxis + " domain", fillcolor: colors.shade });
     set(at, { title: "information gain, nats (right is sharper)" },
       { range: [-0.05 * top, top], title: "worst shortfall (down is safer)" });
-    say(at, "over-confident", 0.03, 0.97);
-    say(at, "best is bottom right ↘", 0.97, 0.97);
+    say(at, "over-confident", 0.97, 0.98);
     for (const line of linesOf(own)) {
       const { color, dash, symbol, series, name } = line[0];
       traces.push({
@@ -116,6 +125,10 @@ function tradeoffPlot(width) {
         x: line.map((row) => row.get("information_gain").mean),
         y: line.map((row) => row.get("worst_shortfall").mean),
         error_x: bars(line, "information_gain", color),
+        error_y: {
+          ...bars(line, "worst_shortfall", color), symmetric: false, array: line.map((row) => row.margin),
+          arrayminus: line.map((row) => Math.min(row.margin, row.get("worst_shortfall").mean)),
+        },
         line: { color: faint(color, 0.6), dash, width: 1.2 },
         marker: { symbol, color, opacity: 1, size: line.map(size) },
         text: line.map((row) => `${inPlot(row.name)}, ${whole(row.budget)} simulations<br>` +
@@ -125,7 +138,7 @@ function tradeoffPlot(width) {
       });
       for (const row of line) {
         const gain = row.get("information_gain"), lack = row.get("worst_shortfall");
-        rows.push([...facts(row), lack.mean, lack.error, gain.mean, gain.error]);
+        rows.push([...facts(row), lack.mean, row.margin, gain.mean, gain.error]);
         spoken.push(`${row.name} on ${problem} with ${whole(row.budget)}: shortfall ${lack.text}, gain ${gain.text}`);
       }
     }
@@ -136,7 +149,7 @@ function tradeoffPlot(width) {
 }
 
 const TRENDS = [
-  ["log_posterior", "log posterior (up is sharper)"],
+  ["log_posterior", "log posterior, nats"],
   ["auc", "AUC of coverage"],
   ["train_seconds", "time to train one run"],
 ];

@@ -1,8 +1,8 @@
 // How plots look: colors, panels, legends.
 
 const THEMES = {
-  light: { ink: "#1b1f24", soft: "#57606a", paper: "#ffffff", line: "#d0d7de", shade: "rgba(110,118,129,0.13)" },
-  dark: { ink: "#e6edf3", soft: "#a6b0ba", paper: "#14181d", line: "#3a424b", shade: "rgba(160,170,180,0.13)" },
+  light: { ink: "#1b1f24", soft: "#57606a", paper: "#ffffff", line: "#d0d7de", shade: "rgba(110,118,129,0.13)", band: "rgba(110,118,129,0.3)" },
+  dark: { ink: "#e6edf3", soft: "#a6b0ba", paper: "#14181d", line: "#3a424b", shade: "rgba(160,170,180,0.13)", band: "rgba(160,170,180,0.3)" },
 };
 const darkMode = matchMedia("(prefers-color-scheme: dark)");
 const coarse = matchMedia("(pointer: coarse)");
@@ -10,9 +10,18 @@ const PRINT_WIDTH = 700; // of A4 and Letter, less their margins
 let printing = false;
 const theme = () => (darkMode.matches && !printing ? THEMES.dark : THEMES.light);
 
+const visible = (color) => (color === "#000000" ? theme().ink : color); // black cannot be seen on a dark page
+
 function faint(color, opacity) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
   return `rgba(${r},${g},${b},${opacity})`;
+}
+
+// A title in one line, or in two at its last comma.
+function broken(title, most) {
+  const at = title.lastIndexOf(", ") + 1;
+  if (title.length <= most || !at) return plain(short(title, most));
+  return [title.slice(0, at), title.slice(at + 1)].map((part) => plain(short(part, most))).join("<br>");
 }
 
 // Panels side by side as the width allows; sizes in pixels, places in Plotly's shares.
@@ -26,6 +35,8 @@ function arrange(titles, space, legendLabels, { least = 290, most = 3, ratio = 0
   const gap = { x: 66, y: 84 };
   const area = width - margins.l - margins.r;
   const w = (area - gap.x * (columns - 1)) / columns, h = Math.min(380, Math.max(190, w * ratio));
+  const heads = titles.map((title) => broken(title, Math.floor(w / 7.5)));
+  if (heads.some((head) => head.includes("<br>"))) { margins.t += 16; gap.y += 16; }
   const inner = rows * h + gap.y * (rows - 1);
   const colors = theme(), clear = "rgba(0,0,0,0)";
   const layout = {
@@ -41,7 +52,7 @@ function arrange(titles, space, legendLabels, { least = 290, most = 3, ratio = 0
     modebar: { orientation: "v", bgcolor: clear, color: colors.soft, activecolor: colors.ink },
   };
   const suffix = (at) => (at ? String(at + 1) : "");
-  titles.forEach((title, at) => {
+  titles.forEach((_, at) => {
     const row = Math.floor(at / columns), column = at % columns, n = suffix(at);
     const left = (column * (w + gap.x)) / area, top = 1 - (row * (h + gap.y)) / inner;
     const axis = {
@@ -51,7 +62,7 @@ function arrange(titles, space, legendLabels, { least = 290, most = 3, ratio = 0
     layout["xaxis" + n] = { ...axis, domain: [left, left + w / area], anchor: "y" + n };
     layout["yaxis" + n] = { ...axis, domain: [Math.max(0, top - h / inner), top], anchor: "x" + n };
     layout.annotations.push({
-      text: `<b>${plain(short(title, Math.floor(w / 7.5)))}</b>`, font: { size: 13 }, showarrow: false,
+      text: `<b>${heads[at]}</b>`, font: { size: 13 }, showarrow: false,
       x: 0, y: 1, xref: `x${n} domain`, yref: `y${n} domain`, xanchor: "left", yanchor: "bottom", yshift: 4,
     });
   });

@@ -45,7 +45,7 @@ function trainingPlot(width) {
   return { traces: legendary(traces), layout, alt, rows, columns };
 }
 
-const PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
+const PALETTE = data.palette;
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 
 function ranksPlot(width) {

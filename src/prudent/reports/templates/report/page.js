@@ -6,13 +6,14 @@ function showControls() {
   for (const box of form.querySelectorAll("[name=method]")) box.checked = !state.without.includes(box.value);
   $("rows").value = byRun() ? "run" : "cell";
   if (document.activeElement !== $("search")) $("search").value = state.search;
+  $("about-all").hidden = !(state.problem || state.budget || state.seed || state.without.length);
   const found = chosen(runs), done = found.filter(isDone).length;
   const all = found.length < runs.run.length ? ` (of ${whole(runs.run.length)})` : "";
   $("shown").textContent = `${whole(done)} of ${several(found.length, "run")}${all}`;
   const { able, run } = oneRun();
   const option = (i) => element("option", { value: runs.run[i], textContent: short(runName(i)), selected: i === run });
   $("run").replaceChildren(...able.map(option));
-  $("run-words").textContent = run === undefined ? "" : `${runs.kind[run]}: ${runs.evidence[run]}`;
+  $("run-words").textContent = run === undefined ? "" : rowOf(runs, run).said;
   $("ranks-section").hidden = !able.some((i) => data.ranks.runs[i]);
 }
 

@@ -41,24 +41,32 @@ function tableRows() {
   }).map(([, row]) => row);
 }
 
+const headingText = (key, title) => (key === "seeds" && byRun() ? "seed" : title);
+
 function heading([key, title, kind]) {
   const now = state.sort === key ? "ascending" : state.sort === "-" + key ? "descending" : "none";
   const onclick = () => change({ sort: now === "ascending" ? "-" + key : key });
-  const textContent = key === "seeds" && byRun() ? "seed" : title;
+  const textContent = headingText(key, title);
   const button = element("button", { type: "button", textContent, onclick });
   const cell = element("th", { scope: "col", "aria-sort": now, className: kind }, button);
   cell.dataset.key = key;
   return cell;
 }
 
-function tableNode(row, [key, , kind]) {
+function tableNode(row, [key, title, kind]) {
+  const cell = tableContent(row, key, kind);
+  cell.dataset.title = headingText(key, title);
+  return cell;
+}
+
+function tableContent(row, key, kind) {
   const textContent = tableCell(row, key);
   if (key === "verdict") {
     const badge = element("span", { className: "kind " + signOf(row)[0], textContent });
     const words = element("span", { className: "words", textContent: row.evidence });
-    return element("td", { title: short(`${row.kind}: ${row.evidence}`) }, badge, words);
+    return element("td", { className: kind, title: short(row.said) }, badge, words);
   }
-  const cell = element("td", { className: kind, textContent }), note = key in SHOWN ? "" : row.get(key).few;
+  const cell = element("td", { className: kind, textContent }), note = key in SHOWN ? "" : row.get(key).note;
   if (note) cell.append(" ", element("span", { className: "few", textContent: note }));
   return cell;
 }
@@ -78,11 +86,11 @@ function tableAsColumns() {
   const metrics = Object.keys(runs.values), seed = byRun();
   const columns = [
     "problem", "budget", "method", "setting", seed ? "seed" : "seeds_done", "seeds", "verdict", "evidence",
-    "test_pairs", ...metrics.flatMap((key) => [key, key + "_error"]), "run",
+    "test_pairs", "margin", ...metrics.flatMap((key) => [key, key + "_error"]), "run",
   ];
   const rows = tableRows().map((row) => [
     row.problem, row.budget, row.method, row.setting, seed ? row.seed : row.done.length, row.seeds, row.kind,
-    row.evidence, row.pairs, ...metrics.flatMap((key) => [row.get(key).mean, row.get(key).error]), row.place,
+    row.evidence, row.pairs, row.margin, ...metrics.flatMap((key) => [row.get(key).mean, row.get(key).error]), row.place,
   ]);
   return { columns, rows };
 }
