@@ -55,7 +55,17 @@ def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
     return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
 
 
-LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance}
+def matching(posterior: Any, theta: Tensor) -> Tensor:
+    """Flow matching: the squared error of a velocity that carries noise to theta.
+
+    The posterior tells it for each pair by ``matching_error(theta)``, at times and for noise that
+    are drawn anew.
+    """
+    error: Tensor = posterior.matching_error(theta)
+    return error.mean()
+
+
+LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance, "matching": matching}
 
 
 @dataclass
