@@ -31,6 +31,7 @@ from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable, Shape
 from prudent.coverage.alpha import alpha
 from prudent.datasets.pairs import finite
+from prudent.diagnostics._points import has_density
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for
@@ -252,6 +253,8 @@ def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     Where no draw is less dense, it is the negative distance in nats from the least dense one, so
     that truths far out are told apart.
     """
+    if not has_density(posterior):
+        raise InputError(f"expected a density, and {type(posterior).__name__} has no `log_prob`.")
     if isinstance(posterior, Normalizable):
         posterior = posterior.unnormalized()
     shape, dim = theta.shape[:-1], theta.shape[-1]
