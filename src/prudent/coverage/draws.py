@@ -8,8 +8,8 @@ how close the others are,
 
 with each parameter in units of its standard deviation in the pool. If the draws are exact, the
 truth is one more draw: the pool is exchangeable, its scores are too, and the rank of the truth's
-score is uniform on 0, ..., L, for every L > 1 and in any number of dimensions. Alpha is that rank, as
-a share of the draws, and it has the meaning that it has elsewhere: a truth in the tails of the
+score is uniform on 0, ..., L, for every L > 1 and in any number of dimensions. Alpha is that rank,
+as a share of the draws, and it has the meaning that it has elsewhere: a truth in the tails of the
 draws has a small one.
 
 The logarithm matters. With plain distances the score is highest between two modes, and a posterior
