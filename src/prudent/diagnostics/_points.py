@@ -184,11 +184,8 @@ class Draws:
         outside = log_prior(self.prior, theta.nan_to_num()) == -torch.inf
         log_mass = torch.full_like(scores[1:], -math.log(self.at_once))
         log_mass = log_mass.masked_fill(outside, -torch.inf)
-        certain, unknown = (
-            torch.ones(len(pairs), dtype=torch.bool),
-            log_mass.new_full((), torch.nan),
-        )
-        unknown = unknown.expand_as(log_mass)
+        certain = torch.ones(len(pairs), dtype=torch.bool)
+        unknown = torch.full_like(log_mass, torch.nan)
         return Points(theta, scores[1:], log_mass, unknown, certain, ~certain, scores[0])
 
 

@@ -274,8 +274,9 @@ def measure(
         estimator: Any estimator.
         pairs: Test pairs that training never saw.
         method: ``grid``, ``samples``, ``importance``, ``draws``, or ``auto``: draws where there
-            is no density or a slow one; samples for flows that take noise; otherwise, for parameters in a box, the grid, up to two of them for flows and
-            three for ratios; otherwise samples for flows and importance for ratios.
+            is no density or a slow one; samples for flows that take noise; otherwise, for
+            parameters in a box, the grid, up to two of them for flows and three for ratios;
+            otherwise samples for flows and importance for ratios.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages

@@ -170,6 +170,11 @@ def make_term(name: str, family: str, prior: Prior, options: Options) -> Objecti
 
 def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
     """The proposal that a setting stands for."""
+    if family == "fmpe" and proposal != "draws":
+        raise InputError(
+            f'proposal="{proposal}" needs densities that can be trained, and flow matching has '
+            'none; use "draws".'
+        )
     if proposal == "prior":
         return prior
     if proposal == "box":
