@@ -81,6 +81,7 @@ def test_the_gradient_of_draws():
     prior, _, x = pairs(8, dim=2)
     torch.manual_seed(0)
     estimator = FlowMatchingEstimator(prior, 2, (2,), hidden=(16,)).double()
+    torch.nn.init.normal_(estimator.head.layers[-1].weight)
     weight = estimator.head.layers[0].weight
     posterior = estimator(x)
 

@@ -132,8 +132,11 @@ class FlowMatchingEstimator(NeuralEstimator):
         return Support(self.prior, self.dim)
 
     def make_head(self, num_features: int) -> nn.Module:
-        """Layers on theta, waves of the time, and features."""
-        return MLP(self.dim + 2 * NUM_WAVES + num_features, self.dim, self.hidden)
+        """Layers on theta, waves of the time, and features; at first nothing moves."""
+        head = MLP(self.dim + 2 * NUM_WAVES + num_features, self.dim, self.hidden)
+        for parameter in head.layers[-1].parameters():
+            nn.init.zeros_(parameter)
+        return head
 
     def forward(self, x: Any) -> FlowMatchingPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
