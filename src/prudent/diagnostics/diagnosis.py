@@ -233,6 +233,8 @@ class Diagnosis:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
         unit = "parts" if self.computed_by == "grid" else "draws"
         way = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
+        if self.computed_by == "draws":
+            way += ", whose regions see less than densities do"
         rough = f"; {self.num_unresolved:,} not resolved, which counts against safety"
         rows.append(("computed by", way + rough if self.num_unresolved else way))
         if self.num_invalid:
