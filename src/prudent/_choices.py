@@ -8,6 +8,6 @@ INDICATORS = ("log", "density", "hard")  # the last has no gradient
 COMPUTATIONS = ("sort", "direct")
 LEVELS = ("upper", "mean")
 DISTANCES = ("squared", "absolute", "supremum")
-MODELS = ("model", "model-rsample")
+MODELS = ("model", "model-rsample", "draws")
 PROPOSALS = ("prior", "box", "nominal", *MODELS)
 POOLS = ("mixture", "log")

@@ -104,6 +104,13 @@ class Normalizable(Protocol):
 
 
 @runtime_checkable
+class SlowDensity(Protocol):
+    """A posterior whose density takes so long that a diagnosis should do with its draws."""
+
+    slow_density: bool
+
+
+@runtime_checkable
 class Adjusted(Protocol):
     """An estimator whose regions are those of another one, at other levels."""
 

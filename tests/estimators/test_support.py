@@ -14,7 +14,7 @@ import prudent
 from prudent._randomness import seeded
 from prudent.diagnostics import posterior_ranks, sbc, tarp
 from prudent.estimators import Ensemble, FlowEstimator
-from prudent.estimators._support import axis_bounds, is_open
+from prudent.estimators._support import axis_bounds, leaks
 from prudent.estimators.priors import log_prior
 
 NOISE = 0.2
@@ -180,9 +180,9 @@ class SeveralPriors(Distribution):
 
 def test_what_may_leak():
     for prior in (box(), KINDS["half-line"][0], KINDS["line"][0]):
-        assert not is_open(prior, 2)
+        assert not leaks(prior, 2)
         assert not FlowEstimator(prior, 2, (2,)).leaks
-    assert is_open(Disc(), 2)
+    assert leaks(Disc(), 2)
     assert FlowEstimator(Disc(), 2, (2,)).leaks
     assert FlowEstimator(box(), 2, (2,), bounded=False).leaks
     mixed = SeveralPriors()

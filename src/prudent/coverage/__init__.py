@@ -1,7 +1,8 @@
 """Differentiable coverage: the method, in pure torch, usable in anybody's training loop."""
 
 from prudent.coverage.alpha import alpha
+from prudent.coverage.draws import sample_alpha
 from prudent.coverage.nominal import Nominal
 from prudent.coverage.penalty import CoveragePenalty, penalty
 
-__all__ = ["CoveragePenalty", "Nominal", "alpha", "penalty"]
+__all__ = ["CoveragePenalty", "Nominal", "alpha", "penalty", "sample_alpha"]

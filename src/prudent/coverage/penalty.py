@@ -24,6 +24,7 @@ from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGET
 from prudent._settings import whole
 from prudent.contracts import Evaluation, PerPair, Posterior, Rows
 from prudent.coverage.alpha import alpha, effective_size
+from prudent.coverage.draws import pool_scores
 from prudent.coverage.proposals import check_proposal, draw, evaluated
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
@@ -143,7 +144,8 @@ class CoveragePenalty(nn.Module):
         proposal: Where the draws come from: a torch distribution over theta, usually the prior
             (the paper); an object with ``sample_and_log_prob(shape)``; ``"model"`` for
             ``posterior.sample``, with the gradient through the weights; ``"model-rsample"`` for
-            ``posterior.rsample``, with the gradient through the draws; or
+            ``posterior.rsample``, with the gradient through the draws; ``"draws"`` for the same
+            without any density, by :func:`prudent.coverage.sample_alpha`; or
             :class:`~prudent.coverage.Nominal` for narrow posteriors that cannot draw.
             It must cover the support of the posterior.
         num_samples: The number of draws for each pair, L.
@@ -201,7 +203,8 @@ class CoveragePenalty(nn.Module):
         """The penalty of a batch.
 
         Args:
-            posterior: The posteriors of N observations; ``log_prob`` maps (..., N, D) to (..., N).
+            posterior: The posteriors of N observations; ``log_prob`` maps (..., N, D) to (..., N),
+                and with proposal ``"draws"`` there need be none.
             theta: The nominal parameters (N, D).
         """
         return self.evaluate(posterior, theta).value
@@ -234,6 +237,9 @@ class CoveragePenalty(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Log-densities of the nominal (N,) and of the draws, log weights, and their worth."""
         draws, log_proposal, worth = draw(self.proposal, posterior, self.num_samples, theta)
+        if self.proposal == "draws":
+            scores = pool_scores(theta, draws)
+            return scores[0], scores[1:], torch.zeros_like(scores[1:]), worth
         # One call with a gradient for the nominal and all draws.
         log_prob = evaluated(posterior, torch.cat((theta.unsqueeze(0), draws)))
         nominal, sample = log_prob[0], log_prob[1:]

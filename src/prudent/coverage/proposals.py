@@ -40,10 +40,10 @@ def draw(proposal: Any, posterior: Any, num_samples: int, theta: Tensor) -> Draw
     if isinstance(proposal, Drawing):
         return proposal.draw(posterior, num_samples, theta)
     log_proposal = None
-    if proposal == "model-rsample":
+    if proposal in ("model-rsample", "draws"):
         if not isinstance(posterior, Reparametrized):
             raise InputError(
-                f'proposal="model-rsample" needs `rsample`, and {type(posterior).__name__} has '
+                f'proposal="{proposal}" needs `rsample`, and {type(posterior).__name__} has '
                 'none; use "model" or the prior.'
             )
         draws = posterior.rsample((num_samples,))

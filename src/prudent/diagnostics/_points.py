@@ -25,6 +25,7 @@ from torch import Tensor
 from prudent._randomness import even_noise
 from prudent.contracts import Estimator, Posterior, Prior, Rows, SampleAndLogProb
 from prudent.coverage import alpha
+from prudent.coverage.draws import pool_scores
 from prudent.datasets import Pairs
 from prudent.estimators.importance import draws_per_round, weighted_draws
 from prudent.estimators.priors import log_prior
@@ -32,6 +33,8 @@ from prudent.estimators.priors import log_prior
 NUM_DRAWS = 1024
 # Draws that are worth as much if their noise is even: up to so many parameters, so many.
 NUM_EVEN_DRAWS = {2: 256, 5: 512}
+# Draws that are scored with the truth: alpha is exactly uniform for any number of them.
+NUM_POOLED = 128
 # Densities are told apart in so many bins, down to so many nats below the highest.
 NUM_BINS, DEEPEST = 512, 40.0
 
@@ -50,6 +53,7 @@ class Points:
         resolved: Whether the points are where the posterior is, (N,).
         missed: Whether the truth lay in something that holds mass and would have been missed had
             the truth not been known, (N,).
+        score: The scores of the truths, (N,), if ``log_prob`` holds scores and not densities.
     """
 
     theta: Tensor
@@ -58,6 +62,7 @@ class Points:
     log_prior_mass: Tensor
     resolved: Tensor
     missed: Tensor
+    score: Tensor | None = None
 
     @property
     def weight(self) -> Tensor:
@@ -159,6 +164,31 @@ class Samples:
         return Points(theta, log_prob, log_mass, prior - log_share, certain, ~certain)
 
 
+class Draws:
+    """Draws from a posterior that has no density, or a slow one; points are told apart by scores.
+
+    Args:
+        prior: The prior; outside its support, draws have no weight.
+        num_draws: The number of draws, None for as many as alpha needs.
+    """
+
+    name = "draws"
+
+    def __init__(self, prior: Prior, num_draws: int | None = None) -> None:
+        self.prior, self.at_once = prior, num_draws or NUM_POOLED
+
+    def __call__(self, posterior: Any, pairs: Pairs, log_prob: Tensor) -> Points:
+        """Draws and their scores in the pool with the truth; prior masses are not known."""
+        theta = posterior.sample((self.at_once,)).to(pairs.theta)
+        scores = pool_scores(pairs.theta, theta)
+        outside = log_prior(self.prior, theta.nan_to_num()) == -torch.inf
+        log_mass = torch.full_like(scores[1:], -math.log(self.at_once))
+        log_mass = log_mass.masked_fill(outside, -torch.inf)
+        certain = torch.ones(len(pairs), dtype=torch.bool)
+        unknown = torch.full_like(log_mass, torch.nan)
+        return Points(theta, scores[1:], log_mass, unknown, certain, ~certain, scores[0])
+
+
 class Importance:
     """Weighted draws that learn where the posterior is.
 
@@ -189,6 +219,11 @@ class Importance:
         columns = (draws.theta, draws.log_prob, log_mass, prior_mass)
         theta, density, log_mass, prior_mass = (column.to(log_prob) for column in columns)
         return Points(theta, density, log_mass, prior_mass, draws.resolved, draws.missed)
+
+
+def has_density(posterior: Any) -> bool:
+    """Whether a posterior has a density, and not draws alone."""
+    return callable(getattr(posterior, "log_prob", None))
 
 
 def rows_of(estimator: Estimator, posterior: Any, x: Tensor, index: Tensor) -> Any:

@@ -28,6 +28,7 @@ from prudent.diagnostics.verdict import Verdict, judge, margin
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for, log_prior
 
+NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
 PARTS_DRAWS = 256
 
@@ -149,7 +150,8 @@ class Diagnosis:
         lambda d: int((d._log_density == -torch.inf).sum()),
     )
     computed_by = metric(
-        "The way in which coverage was computed: ``grid``, ``samples`` or ``importance``.",
+        "The way in which coverage was computed: ``grid``, ``samples``, ``importance`` or "
+        "``draws``.",
         lambda d: d.measurement.method,
     )
 
@@ -226,10 +228,14 @@ class Diagnosis:
             ("coverage AUC", f"{self.auc:+z.3f} ± {self.auc_error:.3f}"),
             ("worst shortfall", f"{self.worst_shortfall:z.3f}"),
             ("worst excess", f"{self.worst_excess:z.3f}"),
-            ("log posterior", log_posterior),
-            ("log prior", f"{self.log_prior:z.2f}"),
-            ("90 % region", f"{100 * self.region_volume:.2g} % of the prior"),
         ]
+        if self.measurement.has_density:
+            rows.append(("log posterior", log_posterior))
+        else:
+            rows.append(("no density, draws alone", NO_DENSITY))
+        rows.append(("log prior", f"{self.log_prior:z.2f}"))
+        if self.computed_by != "draws":
+            rows.append(("90 % region", f"{100 * self.region_volume:.2g} % of the prior"))
         if self.log_normalization is not None:
             error = f"{self.log_normalization:+z.2f} ± {self.log_normalization_error:.2f}"
             rows.append(("log normalisation", f"{error}, removed"))
@@ -237,6 +243,8 @@ class Diagnosis:
             rows.append(("leakage", f"{100 * self.leakage:.1f} % outside the prior, cut off"))
         unit = "parts" if self.computed_by == "grid" else "draws"
         way = f"{self.computed_by}, worth {self.effective_size:,.0f} {unit} a pair"
+        if self.computed_by == "draws":
+            way += ", whose regions see less than densities do"
         rough = f"; {self.num_unresolved:,} not resolved, which counts against safety"
         rows.append(("computed by", way + rough if self.num_unresolved else way))
         if self.num_invalid:
@@ -284,12 +292,13 @@ def diagnose(
     Args:
         estimator: An estimator from :func:`prudent.fit` or :func:`prudent.load`, or any object
             with ``prior`` and ``normalized`` that maps x to a posterior with ``log_prob`` and
-            ``sample``.
+            ``sample``, or with ``sample`` alone.
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...). Those that hold NaN or infinity are left
             out, counted, and warned about.
         levels: Credibility levels in (0, 1); the default is 0.05, 0.10, ..., 0.95.
-        method: The way to compute coverage: ``auto``, ``grid``, ``samples`` or ``importance``.
+        method: The way to compute coverage: ``auto``, ``grid``, ``samples``, ``importance`` or
+            ``draws``.
         thorough: Also run all registered diagnostics: the ranks of every parameter (SBC), the
             distance to random points (TARP), and coverage by region of x, which says where a
             posterior is wrong. Takes draws from every posterior and scikit-learn.

@@ -11,6 +11,11 @@ all through :func:`prudent.coverage.alpha`:
 - ``samples``: draws from the posterior, equal weights; for flows.
 - ``importance``: weighted draws, in any number of dimensions; for ratios.
 
+Models that draw and have no density, or a slow one, have no highest-density regions to measure:
+
+- ``draws``: regions of the score of :mod:`prudent.coverage.draws`, from draws alone. The truth is
+  ranked in the pool with its draws, so that an exact posterior has exactly uniform alphas.
+
 What is measured is the posterior cut to the prior's support, in all three. A flow can put mass
 where the prior has none; that share is its leakage, reported as a number. Our flows are cut in
 everything that they hand out, so that their log posterior is divided by the mass inside. A foreign
@@ -32,24 +37,26 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
-from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable
+from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable, SlowDensity
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import Grid
 from prudent.diagnostics._points import (
+    Draws,
     Importance,
     Points,
     Samples,
     Strategy,
+    has_density,
     moments,
     randomized_alpha,
     region_volume,
 )
 from prudent.diagnostics.verdict import NORMAL_95
-from prudent.errors import unknown_name
+from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import support_bounds
 
-METHODS = ("grid", "samples", "importance")
+METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 # Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy.
 GRID_UP_TO = {"ratio": 3, "flow": 2}
@@ -84,10 +91,11 @@ class Measurement:
     """The results of :func:`measure` for each test pair.
 
     Args:
-        method: The way in which the rest was computed: ``grid``, ``samples`` or ``importance``.
+        method: The way in which the rest was computed: ``grid``, ``samples``, ``importance`` or
+            ``draws``.
         normalized: Whether the estimator's densities are normalized by construction.
         alpha: The posterior mass of lower density than the truth, (N,).
-        log_posterior: The normalized log-density of the truth, (N,).
+        log_posterior: The normalized log-density of the truth, (N,); NaN if there is none.
         log_norm: The log of the mass of the posterior, as it comes, on the prior's support, (N,).
             For a ratio this should be 0; for a flow it is the log of what does not leak.
         effective_size: The number of points of equal weight that carry the posterior, (N,).
@@ -96,7 +104,7 @@ class Measurement:
             pairs that may be missed in this one, (N,).
         missed: Whether the truth lay in something that holds mass and was found only because the
             truth is known, (N,).
-        volume: The share of the prior's mass inside the 90 % region, (N,).
+        volume: The share of the prior's mass inside the 90 % region, (N,); NaN for ``draws``.
         mean: The posterior mean of each parameter, (N, D).
         variance: The posterior variance of each parameter, (N, D).
     """
@@ -145,9 +153,16 @@ class Measurement:
         return replace(self, resolved=self.resolved & self.missed)
 
     @property
+    def has_density(self) -> bool:
+        """Whether the posterior has a density at all, and not draws alone."""
+        return self.method != "draws" or not bool(self.log_posterior.isnan().all())
+
+    @property
     def valid(self) -> Tensor:
-        """Whether alpha and the log posterior are numbers, (N,)."""
+        """Whether alpha and the log posterior, if there is one, are numbers, (N,)."""
         value = self.log_posterior
+        if not self.has_density:
+            return ~self.alpha.isnan()
         return ~(self.alpha.isnan() | value.isnan() | (value == torch.inf))
 
 
@@ -259,9 +274,10 @@ def measure(
     Args:
         estimator: Any estimator.
         pairs: Test pairs that training never saw.
-        method: ``grid``, ``samples``, ``importance``, or ``auto``: samples for flows that take
-            noise; otherwise, for parameters in a box, the grid, up to two of them for flows and
-            three for ratios; otherwise samples for flows and importance for ratios.
+        method: ``grid``, ``samples``, ``importance``, ``draws``, or ``auto``: draws where there
+            is no density or a slow one; samples for flows that take noise; otherwise, for
+            parameters in a box, the grid, up to two of them for flows and three for ratios;
+            otherwise samples for flows and importance for ratios.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages
@@ -291,8 +307,10 @@ def _measured(
 ) -> Measurement:
     """What points of one kind say about pairs."""
     parts: list[Measurement] = []
+    by_draws = isinstance(strategy, Draws)
+    normalized = by_draws or estimator.normalized
     divided = getattr(estimator(pairs.x[:1]), "normalization", "none")
-    exact = estimator.normalized and divided == "none"
+    exact = by_draws or (estimator.normalized and divided == "none")
     for batch, log_prob, points in points_of(estimator, pairs, strategy):
         weight = points.weight
         log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
@@ -302,8 +320,8 @@ def _measured(
         parts.append(
             Measurement(
                 strategy.name,
-                estimator.normalized,
-                randomized_alpha(log_prob, points, uniform),
+                normalized,
+                _alpha(log_prob, points, uniform, size),
                 log_prob if exact else log_prob - log_norm,
                 torch.zeros_like(log_norm) if divided == "pool" else log_norm,
                 size,
@@ -318,6 +336,14 @@ def _measured(
     return Measurement.join(parts)._distrusted()
 
 
+def _alpha(log_prob: Tensor, points: Points, uniform: Tensor, size: Tensor) -> Tensor:
+    """The alpha of each pair; of scores in a pool, the truth is itself one of the points."""
+    if points.score is None:
+        return randomized_alpha(log_prob, points, uniform)
+    among_draws = randomized_alpha(points.score, points, uniform)
+    return (size * among_draws + uniform) / (size + 1)
+
+
 def points_of(
     estimator: Estimator, pairs: Pairs, strategy: Strategy
 ) -> Iterator[tuple[Pairs, Tensor, Points]]:
@@ -330,9 +356,13 @@ def points_of(
     """
     for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
         posterior = estimator(batch.x)
-        if isinstance(posterior, Normalizable):  # the points normalize it
+        # Points normalize it, unless they are draws.
+        if isinstance(posterior, Normalizable) and not isinstance(strategy, Draws):
             posterior = posterior.unnormalized()
-        log_prob = posterior.log_prob(batch.theta)
+        if has_density(posterior):
+            log_prob = posterior.log_prob(batch.theta)
+        else:
+            log_prob = torch.full_like(batch.theta[:, 0], torch.nan)
         yield batch, log_prob, strategy(posterior, batch, log_prob)
 
 
@@ -349,8 +379,17 @@ def choose(
         method: See :func:`measure`.
         num_draws: See :func:`measure`.
     """
-    prior, dim = estimator.prior, pairs.theta.shape[1]
-    first = estimator(pairs.x[:1])
+    prior, dim, first = estimator.prior, pairs.theta.shape[1], estimator(pairs.x[:1])
+    if not has_density(first) and method not in ("auto", "draws"):
+        raise InputError(
+            f'method="{method}" needs a density, and {type(first).__name__} has no `log_prob`; '
+            'use "draws" or "auto".'
+        )
+    slow = not has_density(first) or isinstance(first, SlowDensity)
+    if method == "draws" or (method == "auto" and slow):
+        if has_density(first) and not estimator.normalized:
+            raise InputError('a ratio draws by weights; use method="importance" or "auto".')
+        return (Draws(prior, num_draws),)
     even = estimator.normalized and isinstance(first, FromNoise)
     if method == "auto":
         small = dim <= GRID_UP_TO["flow" if estimator.normalized else "ratio"] and not even

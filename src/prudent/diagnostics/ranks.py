@@ -31,9 +31,9 @@ from prudent._arrays import as_tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
 from prudent._settings import whole
-from prudent.contracts import Estimator, Posterior, Prior
+from prudent.contracts import Estimator, Posterior, Prior, SlowDensity
 from prudent.datasets.pairs import Pairs, finite
-from prudent.diagnostics._points import Importance
+from prudent.diagnostics._points import Importance, has_density
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import chosen_draws
 from prudent.estimators.priors import dtype_for, log_prior
@@ -205,8 +205,8 @@ def posterior_ranks(
         functions: Functions of ``theta`` (L + 1, N, D) and ``x`` (N, ...) with values (L + 1, N),
             by name; the truth is the first of the L + 1. The text ``"log_prob"`` stands for the
             posterior's own log-density, ``"tarp"`` for a :class:`ReferenceDistance`. None stands
-            for all :func:`parameters` and, where the posterior has a density and the estimator a
-            prior, for these two.
+            for all :func:`parameters` and, where the posterior has a density that is not slow and
+            the estimator a prior, for these two.
         names: The D names of the parameters, if ``functions`` is None.
         num_samples: The number of draws per pair, L; by default 1,000, and 100 for ratios.
         thin: Draw this many times as much and keep every ``thin``-th.
@@ -235,7 +235,8 @@ def posterior_ranks(
             if draws.shape != (expected := (number, *batch.theta.shape)):
                 raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
             if not chosen:
-                known = {LOG_PROB: hasattr(posterior, LOG_PROB), TARP_DISTANCE: prior is not None}
+                quick = has_density(posterior) and not isinstance(posterior, SlowDensity)
+                known = {LOG_PROB: quick, TARP_DISTANCE: prior is not None}
                 further = {name: name for name, able in known.items() if able}
                 usual: Functions = {**parameters(pairs.dim, names), **further}
                 chosen = _chosen(usual if functions is None else functions, prior, seed)

@@ -112,6 +112,8 @@ def judge(
         index = short.index(shortfall)
     half = max(upper[index] - curve[index], curve[index] - lower[index])
     known = f"{num_pairs:,} {metrics.get('pairs', 'test pairs')}"
+    if metrics.get("computed_by") == "draws":
+        known += "; by draws alone, which miss what a density shows"
     measured = f"{in_words(levels[index], curve[index], half)} ({known})"
     if shortfall - doubt > tolerance:
         if excess - doubt <= tolerance:

@@ -16,6 +16,7 @@ from prudent.estimators.base import FORMAT, NOVELTY
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
 from prudent.estimators.ensemble import Ensemble as Ensemble
+from prudent.estimators.fmpe import FlowMatchingEstimator as FlowMatchingEstimator
 from prudent.estimators.networks import DilatedCNN as DilatedCNN
 from prudent.estimators.networks import ResNet18 as ResNet18
 from prudent.estimators.networks import SeriesCNN as SeriesCNN

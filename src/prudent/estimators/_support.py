@@ -41,17 +41,22 @@ def axis_bounds(prior: Prior | None, dim: int) -> tuple[Tensor, Tensor]:
     return ends[0], ends[1]
 
 
-def is_open(prior: Prior, dim: int) -> bool:
-    """Whether coordinates with :func:`axis_bounds` may lie outside the support.
+def leaks(prior: Prior, dim: int, *, bounded: bool = True) -> bool:
+    """Whether a density on all coordinates has mass outside the prior's support.
+
+    Args:
+        prior: The prior.
+        dim: The number of parameters.
+        bounded: Whether the coordinates are those of :class:`Support`, not theta itself.
 
     >>> from torch.distributions import Dirichlet, Exponential, Independent
     >>> half_lines, triangle = Independent(Exponential(torch.ones(2)), 1), Dirichlet(torch.ones(3))
-    >>> is_open(half_lines, 2), is_open(triangle, 3)
-    (False, True)
+    >>> leaks(half_lines, 2), leaks(half_lines, 2, bounded=False), leaks(triangle, 3)
+    (False, True, True)
     """
-    bounds = ("lower_bound", "upper_bound")
+    ends = ("lower_bound", "upper_bound")
     return not all(
-        part is constraints.real or any(hasattr(part, bound) for bound in bounds)
+        part is constraints.real or (bounded and any(hasattr(part, end) for end in ends))
         for part, _ in _parts(prior, dim)
     )
 

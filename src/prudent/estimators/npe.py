@@ -21,7 +21,7 @@ from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators import _couplings
-from prudent.estimators._support import Support, axis_bounds, is_open
+from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import log_prior
@@ -117,16 +117,20 @@ class FlowPosterior(NeuralPosterior):
     @torch.no_grad()
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
         if self.normalization == "none":
-            return self.rsample(shape), None
+            return self._whole(shape), None
         draws, report = self._inside(torch.Size(shape).numel())
         return draws.reshape(*shape, *draws.shape[1:]), report
+
+    def _whole(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws ``(*shape, N, D)`` of the flow itself."""
+        return self.rsample(shape)
 
     def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
         """Draws (number, N, D) of the flows that lie inside the prior's support."""
         prior, device = self.estimator.prior, self.features.device
 
         def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
-            theta = self.rows(rows.to(device)).rsample((number,))
+            theta = self.rows(rows.to(device))._whole((number,))
             inside = log_prior(prior, theta) > -torch.inf
             return theta, torch.where(inside, 0.0, -torch.inf)
 
@@ -214,9 +218,7 @@ class FlowEstimator(NeuralEstimator):
         self.transforms = whole("transforms", transforms, 1)  # before the head is made
         self.bins, self.coupling, self.bounded = whole("bins", bins, 2), coupling, bounded
         super().__init__(*arguments, **keywords)
-        bounds = torch.stack(axis_bounds(self.prior, self.dim))
-        # Whether the flow has mass outside the prior's support.
-        self.leaks = is_open(self.prior, self.dim) or not (bounded or bool(bounds.isinf().all()))
+        self.leaks = leaks(self.prior, self.dim, bounded=bounded)
 
     @classmethod
     def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:

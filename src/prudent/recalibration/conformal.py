@@ -30,6 +30,7 @@ from prudent._files import write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
 from prudent.datasets.pairs import finite
+from prudent.diagnostics._points import has_density
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
 from prudent.estimators.importance import SamplingReport
@@ -236,6 +237,8 @@ def cloud(posterior: Any, number: int, dim: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
+    if not has_density(posterior):
+        raise InputError(f"expected a density, and {type(posterior).__name__} has no `log_prob`.")
     if isinstance(posterior, Normalizable):
         posterior = posterior.unnormalized()
     return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))

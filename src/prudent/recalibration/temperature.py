@@ -179,6 +179,11 @@ class _Judge:
             estimator, self.start = ensemble.tempered(estimator, START), START
         with torch.no_grad(), seeded(seed, "points"):
             strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
+            if strategy.name == "draws":
+                raise InputError(
+                    "a temperature needs the density of every draw, and this posterior has none, "
+                    "or one that is too slow for that."
+                )
             for batch, log_prob, points in points_of(estimator, pairs, strategy):
                 known = log_prior(estimator.prior, batch.theta).to(log_prob)
                 log_ratio = points.log_mass - points.log_prior_mass

@@ -4,7 +4,7 @@ A new row is a new method everywhere: in :func:`prudent.fit`, on the command lin
 reports. Nothing here imports torch before an objective is made.
 
 >>> names()
-['bnpe', 'bnre', 'calnpe', 'calnre', 'npe', 'nre', 'prudent']
+['bnpe', 'bnre', 'calnpe', 'calnre', 'fmpe', 'npe', 'nre', 'prudent']
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Look(NamedTuple):
 class Method:
     """A row of the table."""
 
-    family: str  # the estimator: ``nre`` (a ratio) or ``npe`` (a flow)
+    family: str  # the estimator: ``nre`` (a ratio), ``npe`` (a flow) or ``fmpe``
     loss: str  # the term with weight one
     regularizer: str | None  # the term that guards against over-confidence, if any
     weight: float  # the default weight of the regularizer
@@ -92,6 +92,8 @@ METHODS = {
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
         Look("CalNPE", "#8844EE", "-", "P")),
+    "fmpe": Method("fmpe", "matching", None, 0.0, "flow matching, a posterior that draws",
+        Look("FMPE", "#117733", "-.", "h")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",
         Look("prudent", "#000000", "-", "p"), {"members": 5, "ensemble": "folds",
         "pool": "mixture", "recalibrate": "conservative"}),
