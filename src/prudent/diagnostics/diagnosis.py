@@ -352,7 +352,10 @@ def diagnose(
         )
         evidence = Evidence(measured, ranks, pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
-    return Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
+    found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
+    if isinstance(info := getattr(estimator, "info", None), dict):
+        info["verdict"] = str(found.verdict)
+    return found
 
 
 def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -> Diagnosis:

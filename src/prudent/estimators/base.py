@@ -150,6 +150,18 @@ class Saved(nn.Module):
             )
         write_atomic(path, self.to_bytes())
 
+    def observations(self, x: Any) -> Tensor:
+        """Observations as a tensor ``(N, *x_shape)``."""
+        raise NotImplementedError
+
+    def __call__(self, x: Any) -> Any:
+        """The posteriors given ``x`` ``(N, *x_shape)``."""
+        posterior = super().__call__(x)
+        if self.novelty is not None and not self.training:
+            posterior.p_value = self.novelty.p_value(self.observations(x))
+            posterior.rate = self.novelty.rate
+        return posterior
+
 
 class NeuralEstimator(Saved):
     """A network that turns observations into posteriors.
@@ -327,8 +339,8 @@ class NeuralEstimator(Saved):
                 stacklevel=2,
             )
 
-    def embed(self, x: Any) -> Tensor:
-        """The features (N, F) of observations ``(N, *x_shape)``, or (1, F) of a single one."""
+    def observations(self, x: Any) -> Tensor:
+        """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
         x = as_tensor("x", x, self.x_scale.scale.dtype)
         if tuple(x.shape) == self.x_shape:
             x = x.unsqueeze(0)
@@ -342,7 +354,12 @@ class NeuralEstimator(Saved):
                 f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        features: Tensor = self.embedding(self.x_scale(x.to(self.x_scale.scale.device)))
+        found: Tensor = x.to(self.x_scale.scale.device)
+        return found
+
+    def embed(self, x: Any) -> Tensor:
+        """The features (N, F) of observations."""
+        features: Tensor = self.embedding(self.x_scale(self.observations(x)))
         return features
 
     def describe(self) -> dict[str, Any]:
@@ -389,7 +406,14 @@ class NeuralPosterior(Summaries):
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""
-        return type(self)(self.estimator, self.features[index])
+        return self._informed(type(self)(self.estimator, self.features[index]), index)
+
+    def _informed(self, other: Self, index: Tensor | slice) -> Self:
+        """Posteriors of some of the observations, which know how usual these are."""
+        if self.p_value is not None:
+            chosen = index.cpu() if isinstance(index, Tensor) else index
+            other.p_value, other.rate = self.p_value[chosen], self.rate
+        return other
 
 
 # The kinds of estimator by name, each entered where its class is made.

@@ -51,6 +51,8 @@ DRAWS_PER_ROUND, LEAST_ROUNDS, MOST_ROUNDS, TOLERANCE = 64, 8, 64, 0.002
 PRIOR_SHARE = 0.25
 # Observations whose integral is found at a time.
 ROWS = 256
+# Draws that are made at a time.
+MOST_DRAWS = 2**18
 # Weighted draws among which one is chosen, where rejection is not possible.
 NUM_CANDIDATES = 8
 # The names of the tensors of an out-of-fold diagnosis begin with this.
@@ -74,7 +76,9 @@ def tempered(estimator: "NeuralEstimator | Ensemble", temperature: float) -> "En
     else:
         warmth = estimator.temperature * temperature
         other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth)
-    other.info, other.history = estimator.info, estimator.history
+    # A verdict is that of the posteriors that were measured.
+    other.info = {name: value for name, value in estimator.info.items() if name != "verdict"}
+    other.history = estimator.history
     other.novelty = estimator.novelty
     return other.train(estimator.training)
 
@@ -92,7 +96,8 @@ class _Pooled(NeuralPosterior):
 
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""
-        return type(self)(self.estimator, [part.rows(index) for part in self.parts])
+        other = type(self)(self.estimator, [part.rows(index) for part in self.parts])
+        return self._informed(other, index)
 
 
 class RatioEnsemblePosterior(_Pooled, RatioPosterior):
@@ -123,6 +128,11 @@ class FlowEnsemblePosterior(_Pooled):
     def _leaks(self) -> bool:
         """Whether members have mass outside the prior's support."""
         return any(part.estimator.leaks for part in self.parts)
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """The posteriors of some observations; nothing is embedded again."""
+        other = super().rows(index)
+        return other.unnormalized() if self.normalization == "none" else other
 
     def unnormalized(self) -> Self:
         """The same posteriors without the search for their normalization."""
@@ -231,6 +241,17 @@ class FlowEnsemblePosterior(_Pooled):
             draws, report = self._rejection(number)
         return draws.reshape(*shape, *draws.shape[1:]), report
 
+    def _rejection(self, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, N, D), of which those that are kept are exact, and their report."""
+        step = max(1, MOST_DRAWS // max(number, 1))
+        starts = range(0, len(self), step)
+        parts = [self.rows(slice(i, i + step))._reject_some(number) for i in starts]
+        draws, worth, kept = (
+            torch.cat(part, dim=-2 if part[0].ndim > 1 else 0) for part in zip(*parts, strict=True)
+        )
+        report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
+        return draws.to(self.features.device), report
+
     def _mixture_sample(self, number: int) -> Tensor:
         """Draws (number, N, D), each from a member chosen at random."""
         choice = torch.randint(len(self.parts), (number, len(self)))
@@ -255,11 +276,11 @@ class FlowEnsemblePosterior(_Pooled):
             above = torch.logaddexp(above, log_prior(prior, theta) + math.log(1 - share))
         return theta, (self._density(theta, each) - above).nan_to_num(nan=-torch.inf)
 
-    def _rejection(self, number: int) -> tuple[Tensor, SamplingReport]:
-        """Draws (number, N, D), of which those that are kept are exact."""
-        device, acceptance = self.features.device, self.log_norm.exp().cpu()
+    def _reject_some(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws (number, N, D), what they are worth, and the share that was kept, (N,) each."""
+        device, exact = self.features.device, self.estimator.temperature >= 1
         # Below one nothing is known that is nowhere less than the density.
-        kept = acceptance if self.estimator.temperature >= 1 else torch.zeros(len(self))
+        kept = self.log_norm.exp().cpu() if exact else torch.zeros(len(self))
         draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
         left = reject(
             lambda rows, number: self.rows(rows.to(device))._candidates(number), kept, draws
@@ -268,12 +289,12 @@ class FlowEnsemblePosterior(_Pooled):
         some = self.rows(left.to(device))
         if len(left) and self._leaks:  # members may be almost nowhere inside
             prior, raw = self.estimator.prior, some.unnormalized()
-            found, report = weighted(raw, prior, (number,), like=self.log_norm)
+            like = self.features.new_empty(0, dtype=self.estimator.dtype)
+            found, report = weighted(raw, prior, (number,), like=like)
             draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
         elif len(left):
             draws[:, left], worth[left] = some.unnormalized()._resampled(number)
-        report = SamplingReport("rejection", number, worth, acceptance=float(acceptance.mean()))
-        return draws.to(self.log_norm), report
+        return draws, worth, kept
 
     def _resampled(self, number: int) -> tuple[Tensor, Tensor]:
         """Draws (number, N, D) chosen from weighted ones, and the number that they are worth."""
@@ -341,6 +362,10 @@ class Ensemble(Saved):
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def observations(self, x: Any) -> Tensor:
+        """Observations as a tensor ``(N, *x_shape)``."""
+        return next(iter(self)).observations(x)
 
     def __iter__(self) -> Iterator[NeuralEstimator]:
         return iter(self.members)  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ class FlowPosterior(NeuralPosterior):
     def rows(self, index: Tensor | slice) -> Self:
         """The posteriors of some observations; nothing is embedded again."""
         raw = self.normalization == "none"
-        return type(self)(self.estimator, self.features[index], raw=raw)
+        return self._informed(type(self)(self.estimator, self.features[index], raw=raw), index)
 
     @cached_property
     def log_mass(self) -> Tensor:

@@ -141,10 +141,15 @@ class Summaries:
 
     Attributes:
         sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
+        p_value: The share of simulations that are as far from the others as each observation is,
+            (N,); None if it is not known.
+        rate: The share of simulations that are called far away.
     """
 
     estimator: Any
     sampling: SamplingReport | None = None
+    p_value: Tensor | None = None
+    rate: float = 0.0
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -176,8 +181,9 @@ class Summaries:
         own = contextlib.nullcontext() if seed is None else seeded(whole("seed", seed), "draws")
         with own:
             draws, self.sampling = self._draw(shape, **how)
-        if told := complaint(self.sampling):
-            warnings.warn(told, stacklevel=2)
+        told = [complaint(self.sampling), self._far_away() if len(self) == 1 else None]
+        for note in filter(None, told):
+            warnings.warn(note, stacklevel=2)
         return draws
 
     @cached_property
@@ -188,9 +194,10 @@ class Summaries:
 
     def _told_draws(self) -> Tensor:
         """The same draws, for answers that have no room for words: a warning has them."""
+        draws, _ = self._drawn
         for note in self.notes():
             warnings.warn(note, stacklevel=3)
-        return self._drawn[0]
+        return draws
 
     @cached_property
     def _cloud(self) -> tuple[Tensor, Tensor]:
@@ -205,9 +212,40 @@ class Summaries:
             return torch.cat([self.log_prob(part) for part in parts])
 
     def notes(self) -> list[str]:
-        """Sentences that a reader must see before trusting the posterior; none if all is well."""
-        told = complaint(self._drawn[1])
-        return [told] if told else []
+        """Sentences that a reader must see before trusting the posterior; none if all is well.
+
+        Those about draws are there for one observation, and for several after a summary of them.
+        """
+        known = len(self) == 1 or "_drawn" in vars(self)
+        told = complaint(self._drawn[1]) if known else None
+        return [*filter(None, (self._far_away(), told))]
+
+    def _far_away(self) -> str | None:
+        """The sentence about observations that are unlike the simulations."""
+        if self.p_value is None:
+            return None
+        far, expected = int((self.p_value <= self.rate).sum()), self.rate * len(self)
+        if len(self) == 1 and far:
+            return (
+                "the observation is unlike the simulations: less than "
+                f"{100 * self.rate:.2g} % of them are as far from the others. The posterior is a "
+                "guess there; look at the data, the simulator and the prior."
+            )
+        if far > expected + 3 * math.sqrt(expected) + 1:
+            return (
+                f"{far:,} of {len(self):,} observations are unlike the simulations, where "
+                f"{expected:.1f} are expected: see `p_value`. Posteriors are guesses there."
+            )
+        return None
+
+    @property
+    def verdict(self) -> str:
+        """What a diagnosis said of the estimator, or that there was none."""
+        known = getattr(self.estimator, "info", {}).get("verdict")
+        inner = getattr(self.estimator, "out_of_fold", None)
+        if known is None and inner is not None:
+            known = f"at least this cautious: {inner.verdict}"
+        return known or "not measured; test the estimator with prudent.diagnose"
 
     @property
     def names(self) -> list[str]:
@@ -336,12 +374,15 @@ class Summaries:
         )
 
     def __str__(self) -> str:
-        return "\n".join([*self.notes(), self.text()]) if len(self) == 1 else repr(self)
+        if len(self) != 1:
+            return repr(self)
+        return "\n".join([f"Verdict: {self.verdict}", *self.notes(), self.text()])
 
     def _repr_html_(self) -> str:
         if len(self) != 1:
             return f"<pre>{html.escape(repr(self))}</pre>"
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
+        told = [f"Verdict: {self.verdict}", *self.notes()]
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in told)
         tagged = [("th", COLUMNS), *(("td", row) for row in self._table())]
         rows = [
             "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in tagged
