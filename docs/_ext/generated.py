@@ -6,6 +6,7 @@ Markdown. A notebook gets a hidden first cell that makes its figures vector grap
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -24,7 +25,8 @@ from prudent.problems import DESCRIPTIONS
 from prudent.training.methods import METHODS
 from prudent.training.options import PRESETS
 
-BENCH = Path(__file__).parents[2] / "bench" / "results.json"
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench" / "results.json"
 MARKER = re.compile(r"^% generated: (\w+)$", re.MULTILINE)
 NOTEBOOK = re.compile(r"\A---\n.*?file_format: mystnb.*?\n---\n", re.DOTALL)
 FIRST_CELL = """
@@ -124,6 +126,15 @@ def bench() -> str:
     """What the benchmark wrote when it was last run."""
     rows = json.loads(BENCH.read_text())
     return table(("quantity", "value"), [(key, f"{value:g}") for key, value in rows.items()])
+
+
+def unseen() -> str:
+    """The results of the study of coverage on unseen pairs."""
+    path = ROOT / "bench" / "unseen.py"
+    spec = importlib.util.spec_from_file_location("unseen", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return table(module.HEAD, module.table(module.read().values()))
 
 
 def figures() -> str:
