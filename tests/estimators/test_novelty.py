@@ -67,3 +67,52 @@ def test_pixels_and_extremes():
 def test_few_simulations_say_nothing_and_many_are_not_kept():
     assert Novelty.of(torch.randn(20, 2)) is None
     assert len(Novelty.of(torch.randn(9000, 2)).tensors["points"]) == MOST_KEPT // 2
+
+
+@pytest.fixture(scope="module")
+def estimator():
+    problem = prudent.problems.get("gaussian")
+    options = {"method": "npe", "epochs": 2, "hidden": [8], "progress": False}
+    return prudent.fit(*problem.draw(600, 0), problem.prior, **options)
+
+
+def test_it_is_told_with_the_posterior_also_by_a_model_that_was_saved(estimator, tmp_path):
+    estimator.save(tmp_path / "model")
+    for one in (estimator, prudent.load(tmp_path / "model")):
+        far = one([40.0, -40.0])
+        assert far.p_value.shape == (1,)
+        assert "unlike the simulations: less than 1 % of them" in str(far)
+        assert "unlike the simulations" in far._repr_html_()
+        with pytest.warns(UserWarning, match="unlike the simulations"):
+            far.sample(3)
+        with pytest.warns(UserWarning, match="unlike the simulations"):
+            far.mean()
+        assert "unlike" not in str(one([0.2, -0.1]))
+
+
+def test_several_observations_are_told_if_they_are_more_than_chance(estimator):
+    new = prudent.problems.get("gaussian").draw(400, 1)[1]
+    posterior = estimator(new)
+    assert posterior.p_value.shape == (400,)
+    assert posterior.notes() == []
+    moved = torch.cat((new, new[:40] + 30))
+    assert "unlike the simulations" in estimator(moved).notes()[0]
+    some = estimator(moved).rows(torch.arange(400, 440))
+    assert bool((some.p_value <= some.rate).all())
+
+
+def test_training_does_not_pay_for_it(estimator):
+    assert estimator.train()(torch.zeros(2, 2)).p_value is None
+    estimator.eval()
+
+
+def test_the_verdict_travels_and_is_not_that_of_another_temperature(estimator, tmp_path):
+    problem = prudent.problems.get("gaussian")
+    assert "Verdict: not measured" in str(estimator([0.0, 0.0]))
+    found = prudent.diagnose(estimator, *problem.draw(300, 2), progress=False)
+    estimator.save(tmp_path / "model")
+    again = prudent.load(tmp_path / "model")
+    assert str(again([0.0, 0.0])).startswith(f"Verdict: {found.verdict}")
+    warm = prudent.recalibrate(again, *problem.draw(200, 3))
+    assert "Verdict: not measured" in str(warm([0.0, 0.0]))
+    assert bool((warm([40.0, -40.0]).p_value <= RATE).all())
