@@ -149,8 +149,11 @@ def killed_when(action: Callable[[], None], condition: Callable[[], bool], delay
     while not condition() and os.waitid(os.P_PID, pid, look) is None:
         time.sleep(0.005)
     time.sleep(delay)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+    # Just forked, it may not lead a group yet.
+    while os.waitid(os.P_PID, pid, look) is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.005)
     return exit_code(pid) == -signal.SIGKILL
 
 

@@ -332,7 +332,7 @@ def test_failed_simulations_of_a_draw_are_left_out_but_not_forgotten():
     assert pairs.num_invalid == int((pairs.pool > 0.75).sum()) > 0
     with pytest.raises(DataError, match=r"all 8 .*8 raised.*ZeroDivisionError") as error:
         draw_pairs(problem_of(lambda theta, generator: 1 / 0), 8, 0)
-    assert "mistake of prudent" not in str(error.value)
+    assert "bug in prudent" not in str(error.value)
 
 
 def test_default_chunks_are_neither_many_nor_large():

@@ -195,7 +195,7 @@ def test_one_run_fails_in_one_line(tmp_path, name, text):
     assert last.startswith("Error: ")
     assert text in last
     assert len(done.stderr) < 4000
-    assert "mistake of prudent" not in done.stderr
+    assert "bug in prudent" not in done.stderr
 
 
 def test_the_whole_of_an_error_is_kept_within_bounds(tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ def main() -> NoReturn:
             message = str(error)
         else:
             message = (
-                f"unexpected {one_line(error)}. This is a mistake of prudent; repeat the command "
+                f"unexpected {one_line(error)}. This is a bug in prudent; repeat the command "
                 "with --debug and report what it says."
             )
     message = shortened(as_options(message), LONGEST)

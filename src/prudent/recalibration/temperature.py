@@ -1,7 +1,7 @@
 r"""One number that makes posteriors as wide as they should be, fitted on pairs held out.
 
 A network of thousands of weights satisfies a coverage penalty on the pairs that it is trained on,
-and says little about others. A single number cannot learn pairs by heart: fitted on pairs that
+and says little about others. A single number cannot memorize pairs: fitted on pairs that
 training did not see, its coverage holds on new ones. The number is a temperature T. It divides the
 log of posterior over prior,
 

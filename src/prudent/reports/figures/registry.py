@@ -82,8 +82,8 @@ _ENTRIES = (
         "What does a posterior look like?",
         "The truth should lie where there is mass; dashed lines are the exact posterior."),
     Entry(one_run.history, "history",
-        "Did training converge, and did it learn by heart?",
-        "Validation that rises while training falls is learning by heart; the kept epoch is "
+        "Did training converge, and did it memorize its pairs?",
+        "Validation that rises while training falls is memorization; the kept epoch is "
         "marked."),
     Entry(intuition.intuition, None,
         "What is coverage?",
