@@ -195,6 +195,7 @@ PARTS: dict[str, Callable[[], str]] = {
         run_keys,
         slurm_keys,
         training_keys,
+        unseen,
     )
 }
 

@@ -461,7 +461,7 @@ def test_bad_rows_are_counted_exactly_and_cost_no_others(tmp_path, caplog):
     assert rows[-1]["invalid"] == sum(counts[1:])
     assert len(store.pairs()) == counts[0]
     assert len(store.pairs().pool) == 400
-    assert "the first: ValueError: too large" in caplog.text
+    assert "The first error: ValueError: too large" in caplog.text
     assert "% of simulations are invalid" in caplog.text
 
 
