@@ -376,13 +376,16 @@ class Summaries:
     def __str__(self) -> str:
         if len(self) != 1:
             return repr(self)
-        return "\n".join([f"Verdict: {self.verdict}", *self.notes(), self.text()])
+        return "\n".join([*self._heading(), self.text()])
+
+    def _heading(self) -> list[str]:
+        """What stands above a table: warnings first, then the verdict."""
+        return [*(f"Warning: {note}" for note in self.notes()), f"Verdict: {self.verdict}"]
 
     def _repr_html_(self) -> str:
         if len(self) != 1:
             return f"<pre>{html.escape(repr(self))}</pre>"
-        told = [f"Verdict: {self.verdict}", *self.notes()]
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in told)
+        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._heading())
         tagged = [("th", COLUMNS), *(("td", row) for row in self._table())]
         rows = [
             "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in tagged
