@@ -10,7 +10,7 @@ from prudent import contracts
 
 ABILITIES = {"Rows", "LogRatio", "SampleAndLogProb", "Reparametrized", "FromNoise"}
 ABILITIES |= {"Normalizable"}
-FLOW, POOL = ABILITIES - {"Normalizable"}, {"Rows", "LogRatio", "FromNoise", "Normalizable"}
+FLOW, POOL = ABILITIES, {"Rows", "LogRatio", "FromNoise", "Normalizable"}
 X = torch.zeros(3, 2)
 
 

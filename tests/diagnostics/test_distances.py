@@ -157,7 +157,7 @@ def test_c2st_needs_points_and_scikit_learn(monkeypatch):
     with pytest.raises(InputError, match="5 folds"):
         c2st(one, two)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(InputError, match=r"prudent\[distances\]"):
+    with pytest.raises(InputError, match=r"pip install .*\[distances\]"):
         c2st(*samples(10, 2, 0))
 
 

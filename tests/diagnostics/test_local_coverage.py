@@ -174,5 +174,5 @@ def test_misuse_is_named(options, message):
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.tree", None)
-    with pytest.raises(InputError, match=r"prudent\[distances\]"):
+    with pytest.raises(InputError, match=r"pip install .*\[distances\]"):
         local_coverage(torch.rand(200), torch.rand(200, 2))

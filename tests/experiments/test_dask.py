@@ -131,7 +131,7 @@ def test_an_unreachable_address_is_refused(tmp_path):
     before = tree_digest(tmp_path)
     for address, message in (
         ("tcp://127.0.0.1:1", "no Dask scheduler answers at tcp://127.0.0.1:1"),
-        ("nonsense", "'nonsense' is not an address"),
+        ("nonsense", "`address` is 'nonsense'; expected an address"),
     ):
         code, out, err = finish(start(tmp_path, "--engine", "dask", "--address", address))
         assert code == 2, err

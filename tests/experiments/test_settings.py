@@ -184,7 +184,10 @@ def test_a_setting_that_is_not_set_is_no_part_of_the_identity():
     ("arguments", "words"),
     [
         (["--engine=spark"], "unknown engine `spark`."),
-        (["--address=tcp://x:1"], "an address is for the engine dask, not for local."),
+        (
+            ["--address=tcp://x:1"],
+            "an address is for the engine dask, not for local; pass --engine dask.",
+        ),
     ],
 )
 def test_a_plan_looks_at_the_engine(tmp_path, arguments, words):

@@ -20,7 +20,7 @@ from faults import CRASHED, fault_points
 from prudent.cli.entry import cli
 from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.diagnostics.verdict import TRUSTED, margin
-from prudent.errors import InputError, StoreError
+from prudent.errors import InputError
 from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
 from prudent.reports import cells as cell_model
@@ -587,7 +587,7 @@ def test_mistakes_are_one_sentence(store, tmp_path, monkeypatch, arguments, mess
 def test_an_output_that_cannot_be_replaced_stays(store, tmp_path):
     taken = tmp_path / "page.html"
     taken.mkdir()
-    with pytest.raises(StoreError, match="could not write"):
+    with pytest.raises(InputError, match="is a directory; a report is one HTML page"):
         CliRunner().invoke(cli, ["report", str(store), "-o", str(taken)], catch_exceptions=False)
     assert taken.is_dir()
     assert list(tmp_path.iterdir()) == [taken]

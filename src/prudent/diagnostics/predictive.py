@@ -9,6 +9,7 @@ exact posterior gather around one half. So the check alarms without reason less 
 level says, and a posterior that is too narrow is nearly invisible; use coverage for that.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -157,7 +158,9 @@ def _simulate(
     estimator: Estimator, problem: Simulates, x: Tensor, num_samples: int, stream: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The finite simulations; the numbers of these, of draws outside and of bad simulations."""
-    theta = estimator(x).sample((num_samples,)).squeeze(1)
+    with warnings.catch_warnings():  # how usual the observation is, the check itself tells
+        warnings.filterwarnings("ignore", "the observation is unlike")
+        theta = estimator(x).sample((num_samples,)).squeeze(1)
     finite = inside = finite_rows(theta)
     # A foreign model may come without its prior.
     prior: Prior | None = getattr(estimator, "prior", None)

@@ -36,7 +36,7 @@ def load(
         cross-fitted.
     """
     place = Path(path)
-    if not place.is_file():
+    if not place.is_file() and place.suffix != Path(MODEL).suffix:
         place = place if (place / MODEL).is_file() else locate(place)
         place = place / MODEL
     estimator = estimators.load(place, prior=prior, embedding=embedding)

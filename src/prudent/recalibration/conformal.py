@@ -26,7 +26,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from prudent._files import write_atomic
+from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
 from prudent.datasets.pairs import finite
@@ -121,8 +121,9 @@ class ConformalPosterior(Summaries):
 
     @cached_property
     def _cloud(self) -> tuple[Tensor, Tensor]:
-        # As for the pairs that made the levels; the draws of all summaries are others.
-        with seeded(0, "region"):
+        # Made as for the pairs that made the levels, and anew for other observations: with the
+        # same noise everywhere, its chance would be in all regions.
+        with seeded(0, "region", sha256(self.x.detach().cpu().numpy().tobytes())):
             return cloud(self.inner, len(self), check_prior(self.estimator.prior))
 
     def _least_alpha(self, level: float) -> Tensor:

@@ -93,7 +93,7 @@ METHODS = {
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
         Look("CalNPE", "#8844EE", "-", "P")),
     "fmpe": Method("fmpe", "matching", None, 0.0, "flow matching, a posterior that draws",
-        Look("FMPE", "#117733", "-.", "h")),
+        Look("FMPE", "#EE44DD", "-.", "h")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",
         Look("prudent", "#000000", "-", "p"), {"members": 5, "ensemble": "folds",
         "pool": "mixture", "recalibrate": "conservative"}),
