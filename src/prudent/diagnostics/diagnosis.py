@@ -306,6 +306,10 @@ def diagnose(
         seed: The seed of all draws.
         progress: None for a bar on terminals, True or False.
 
+    Returns:
+        The diagnosis. Its verdict is also kept in the ``info`` of the estimator, if it has one, to
+        be saved with it and shown with its posteriors.
+
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")
     >>> estimator = prudent.fit(*problem.draw(256, 0), problem.prior, method="npe", epochs=2)
