@@ -25,7 +25,8 @@ from prudent._settings import whole
 from prudent.contracts import Evaluation, PerPair, Posterior, Rows
 from prudent.coverage.alpha import alpha, effective_size
 from prudent.coverage.draws import pool_scores
-from prudent.coverage.proposals import check_proposal, draw, evaluated
+from prudent.coverage.passes import Passes
+from prudent.coverage.proposals import Draws, check_proposal, draw, evaluated
 from prudent.coverage.relaxations import straight_through
 from prudent.errors import InputError, unknown_name
 
@@ -155,9 +156,16 @@ class CoveragePenalty(nn.Module):
         levels: The levels that the alphas are compared with; see the same function.
         distance: The reduction of the differences to one number; see the same function.
         fraction: The share of each batch to look at, chosen at random; in evaluation mode all of
-            it. Less than 1 needs a posterior with ``rows``.
+            it. Less than 1 needs a posterior with ``rows``. Alphas of earlier steps then stand for
+            the rest of the batch, so that the distribution is that of as many alphas, and the
+            gradient has the same expectation.
         midpoint: Whether draws of exactly equal density count half.
+        tolerance: The share of the gradient that may be left out to save time. See
+            :mod:`prudent.coverage.passes`.
     """
+
+    # The alphas of earlier steps, for ``fraction``.
+    memory: Tensor
 
     def __init__(
         self,
@@ -171,6 +179,7 @@ class CoveragePenalty(nn.Module):
         distance: str = "squared",
         fraction: float = 1.0,
         midpoint: bool = False,
+        tolerance: float = 1e-3,
     ) -> None:
         super().__init__()
         whole("num_samples", num_samples, 1)
@@ -185,6 +194,8 @@ class CoveragePenalty(nn.Module):
         self.indicator = indicator
         self.fraction = fraction
         self.midpoint = midpoint
+        self.passes = Passes(tolerance)
+        self.register_buffer("memory", torch.empty(0))
         self.penalty = partial(
             penalty, target=target, computation=computation, levels=levels, distance=distance
         )
@@ -195,9 +206,8 @@ class CoveragePenalty(nn.Module):
         cls, prior: Any, num_samples: int = 16, target: str | float = "conservative"
     ) -> Self:
         """Algorithm 1 to the letter: density-space indicator, draws from the prior, i/N."""
-        return cls(
-            prior, num_samples, target, indicator="density", computation="sort", levels="upper"
-        )
+        settings: dict[str, Any] = {"indicator": "density", "computation": "sort"}
+        return cls(prior, num_samples, target, **settings, levels="upper", tolerance=0.0)
 
     def forward(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The penalty of a batch.
@@ -217,37 +227,73 @@ class CoveragePenalty(nn.Module):
         if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
             came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
+        num_pairs = len(theta)
         if self.training and self.fraction < 1:
             posterior, theta = _thin(posterior, theta, self.fraction)
-        nominal, sample, log_weight, worth = self._log_probs(posterior, theta)
+        drawn = draw(self.proposal, posterior, self.num_samples, theta)
+        if self.proposal == "draws":
+            value, alphas, worth = self._compare(pool_scores(theta, drawn.theta), drawn)
+        else:
+            points = torch.cat((theta.unsqueeze(0), drawn.theta))
+            value, alphas, worth = self._evaluated(posterior, points, drawn)
+        if self.training:
+            # As many as were left out, of the steps before, complete the next batch.
+            seen = torch.cat((self.memory.to(alphas), alphas[alphas.isfinite()]))
+            self.memory = seen[len(seen) - min(len(seen), num_pairs - len(theta)) :]
+        figures: dict[str, Tensor | PerPair] = {
+            "effective_samples": worth.mean(),
+            "shortfall": PerPair(alphas, largest_gap),
+        }
+        return Evaluation(value, figures)
+
+    def _evaluated(
+        self, posterior: Posterior, points: Tensor, drawn: Draws
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`_compare`, for the densities of the nominal and of all draws."""
+        if points.requires_grad:
+            return self._compare(evaluated(posterior, points), drawn)
+        log_prob = self.passes.first(posterior, points)
+        if not torch.is_grad_enabled():
+            return self._compare(log_prob, drawn)
+        scalars = log_prob.detach().requires_grad_()
+        value, alphas, worth = self._compare(scalars, drawn)
+        if not value.requires_grad:  # the hard indicator has no gradient
+            return value, alphas, worth
+        (gradient,) = torch.autograd.grad(value, scalars)
+        value = self.passes.second(posterior, points, log_prob, value.detach(), gradient)
+        return value, alphas, worth
+
+    def _compare(self, log_prob: Tensor, drawn: Draws) -> tuple[Tensor, Tensor, Tensor]:
+        """The penalty, the alphas (N,) and the worth of the draws, (N,), the last two detached.
+
+        The log-densities (L + 1, N) are those of the nominal parameters, first, and of the draws.
+        """
+        nominal, sample = log_prob[0], log_prob[1:]
+        if self.proposal in ("draws", "model-rsample"):
+            log_weight = torch.zeros_like(sample)
+        else:
+            # The model's own draws weigh the same, but their weights still have a gradient.
+            known = drawn.log_proposal
+            log_weight = sample - (sample.detach() if known is None else known.to(sample))
         alphas = alpha(
             nominal, sample, log_weight, indicator=self.indicator, midpoint=self.midpoint
         )
+        worth = drawn.worth
         if worth is None:
             # Weights that are all zero are worth one draw.
             worth = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
-        figures: dict[str, Tensor | PerPair] = {
-            "effective_samples": worth.mean(),
-            "shortfall": PerPair(alphas.detach(), largest_gap),
-        }
-        return Evaluation(self.penalty(alphas), figures)
+        return self.penalty(self._completed(alphas)), alphas.detach(), worth
 
-    def _log_probs(
-        self, posterior: Posterior, theta: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Log-densities of the nominal (N,) and of the draws, log weights, and their worth."""
-        draws, log_proposal, worth = draw(self.proposal, posterior, self.num_samples, theta)
-        if self.proposal == "draws":
-            scores = pool_scores(theta, draws)
-            return scores[0], scores[1:], torch.zeros_like(scores[1:]), worth
-        # One call with a gradient for the nominal and all draws.
-        log_prob = evaluated(posterior, torch.cat((theta.unsqueeze(0), draws)))
-        nominal, sample = log_prob[0], log_prob[1:]
-        if self.proposal == "model-rsample":
-            return nominal, sample, torch.zeros_like(sample), worth
-        # The model's own draws weigh the same, but their weights still have a gradient.
-        log_proposal = sample.detach() if log_proposal is None else log_proposal.to(sample)
-        return nominal, sample, sample - log_proposal, worth
+    def _completed(self, alphas: Tensor) -> Tensor:
+        """The alphas of the share, those that stand for the rest of the batch beside them.
+
+        Each of the share then weighs as all that it stands for, in the gradient alone.
+        """
+        if not self.training or len(self.memory) == 0:
+            return alphas
+        factor = 1 + len(self.memory) / len(alphas)
+        weighted = alphas.detach() + factor * (alphas - alphas.detach())
+        return torch.cat((weighted, self.memory.to(alphas)))
 
     def extra_repr(self) -> str:
         """The settings, for ``print``."""

@@ -20,7 +20,7 @@ from prudent._arrays import as_shape
 from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
-from prudent.estimators import _couplings
+from prudent.estimators import _couplings, _splines
 from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
@@ -91,7 +91,11 @@ class FlowPosterior(NeuralPosterior):
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
         standard, log_volume = self.estimator.standard(theta, self.features)
-        return self._cut(theta, self._flow().log_prob(standard).to(theta.dtype) + log_volume)
+        if self.estimator.known_splines:
+            log_prob = _splines.log_prob(self.estimator.head, self.features, standard)
+        else:
+            log_prob = self._flow().log_prob(standard)
+        return self._cut(theta, log_prob.to(theta.dtype) + log_volume)
 
     def log_prob_and_wide(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
         """Log-densities of the flow, and those of the draws that noise times a spread makes."""
@@ -232,6 +236,7 @@ class FlowEstimator(NeuralEstimator):
 
     def make_head(self, num_features: int) -> nn.Module:
         """The flow."""
+        self.num_features = num_features
         flow: nn.Module = zuko.flows.NSF(
             features=self.dim,
             context=num_features,
@@ -241,6 +246,11 @@ class FlowEstimator(NeuralEstimator):
             passes=2 if self.coupling and self.dim > 1 else None,
         )
         return flow
+
+    @cached_property
+    def known_splines(self) -> bool:
+        """Whether densities need not be left to zuko."""
+        return _splines.agrees(self.head, self.num_features, self.dim)
 
     def forward(self, x: Any) -> FlowPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""

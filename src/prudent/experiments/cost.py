@@ -44,7 +44,7 @@ def seconds(config: RunConfig) -> float:
     )
     if method.regularizer == "coverage":
         draws = (cost["coverage"] - cost["step"]) * training.num_samples / 16
-        step = cost["step"] + max(draws, 0.0) * training.fraction
+        step = cost["step"] + max(draws, 0.0) * (training.fraction or 1.0)
     num_pairs = int(config.budget * (1 - training.validation_fraction))
     batch_size = training.pairs_per_step(num_pairs)
     steps = max(1, num_pairs // batch_size)

@@ -27,6 +27,7 @@ from prudent._randomness import generator
 from prudent.errors import InputError, StoreError, shortened
 from prudent.estimators import NeuralEstimator
 from prudent.history import History
+from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
 
 FORMAT = 1
@@ -47,9 +48,14 @@ class TrainingState:
     Validated and kept are averages of the weights over the last steps, which are less noisy.
     """
 
-    def __init__(self, estimator: NeuralEstimator, options: Options, seed: int) -> None:
-        self.estimator, self.options = estimator, options
-        self.optimizer = AdamW(estimator.parameters(), lr=options.learning_rate, weight_decay=0.0)
+    def __init__(
+        self, estimator: NeuralEstimator, objective: WeightedSum, options: Options, seed: int
+    ) -> None:
+        self.estimator, self.objective, self.options = estimator, objective, options
+        # One call for all weights; a call for each would take longer than the arithmetic.
+        self.optimizer = AdamW(
+            estimator.parameters(), lr=options.learning_rate, weight_decay=0.0, fused=True
+        )
         self.schedule = ReduceLROnPlateau(self.optimizer)
         self.order = generator(seed, "batches")
         self.device = next(estimator.parameters()).device
@@ -111,6 +117,7 @@ class TrainingState:
             tensors |= {f"averaged.{name}": value for name, value in averaged.items()}
         for index, moments in optimizer["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        tensors |= {f"objective.{name}": value for name, value in self.objective.state().items()}
         tensors |= {"random": torch.get_rng_state(), "order": self.order.get_state()}
         if self.device.type != "cpu":
             tensors["device_random"] = torch.get_device_module(self.device).get_rng_state()
@@ -131,6 +138,7 @@ class TrainingState:
         self.best = _part(tensors, "best.")
         if self.averaged is not self.estimator:
             self.averaged.load_state_dict(_part(tensors, "averaged."))
+        self.objective.restore(_part(tensors, "objective."))
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in _part(tensors, "optimizer.").items():
             index, key = name.split(".", 1)

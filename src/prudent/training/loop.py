@@ -53,7 +53,7 @@ def train(
     lowered as well. The seed is that of the batches and of the draws inside the objective. The
     ``progress`` is as in :func:`prudent.fit`; ``checkpoints`` are written and continued from.
     """
-    state = TrainingState(estimator, options, seed)
+    state = TrainingState(estimator, objective, options, seed)
     with seeded(seed, "training"):
         if checkpoints is not None and (stored := checkpoints.latest()) is not None:
             state.restore(*stored)
@@ -61,7 +61,7 @@ def train(
                 logger.info("%s continues after epoch %d.", title, state.epoch)
         with Progress(title, options.epochs, progress, "epoch", done=state.epoch) as bar:
             while not state.finished:
-                row = _one_epoch(state, objective, training, validation, seed)
+                row = _one_epoch(state, training, validation, seed)
                 estimator.history.append(row)
                 if checkpoints is not None and (state.finished or checkpoints.due()):
                     checkpoints.write(state.epoch, *state.export())
@@ -77,23 +77,23 @@ def train(
 
 
 def _one_epoch(
-    state: TrainingState, objective: WeightedSum, training: Data, validation: Data, seed: int
+    state: TrainingState, training: Data, validation: Data, seed: int
 ) -> dict[str, Any]:
     """Train and validate once; the row of the history."""
     start = time.perf_counter()
     row: dict[str, Any] = {"epoch": state.epoch + 1, "learning_rate": state.learning_rate}
-    row |= _pass(state, objective, training)
+    row |= _pass(state, training)
     with seeded(derive(seed, "validation")):
-        held_out = _validate(state, objective, validation)
+        held_out = _validate(state, validation)
     row |= {f"validation_{name}": value for name, value in held_out.items()}
     row["selected"] = state.end_epoch(held_out["loss"])
     row["seconds"] = time.perf_counter() - start
     return row
 
 
-def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[str, Any]:
+def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
     """One pass; the mean of each figure over its steps, and the number of skipped ones."""
-    estimator, options = state.estimator, state.options
+    estimator, objective, options = state.estimator, state.objective, state.options
     estimator.train()
     objective.train()
     # The weight of the regularizer rises linearly from zero, if that is asked for.
@@ -103,12 +103,13 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
     sums: dict[str, float] = {}
     skipped = 0
     for step, batch in enumerate(training.batches(batch_size, state.order), start=1):
-        buffers = [(buffer, buffer.clone()) for buffer in estimator.buffers()]
-        figures = _step(state, objective, batch, ramp)
+        # Batch normalization changes its buffers in a step that may have to be taken back.
+        buffers = [(buffer, buffer.clone()) for buffer in estimator.embedding.buffers()]
+        figures = _step(state, batch, ramp)
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
             skipped += 1
-            for buffer, before in buffers:  # batch normalization saw the bad batch
+            for buffer, before in buffers:
                 buffer.copy_(before)
             if skipped > max(1.0, MAX_SKIPPED * num_steps):
                 rows = ", ".join(map(str, batch.row_numbers[:8].tolist()))
@@ -126,27 +127,27 @@ def _pass(state: TrainingState, objective: WeightedSum, training: Data) -> dict[
     return {**means, "skipped": skipped}
 
 
-def _step(
-    state: TrainingState, objective: WeightedSum, batch: Pairs, ramp: float
-) -> dict[str, float]:
+def _step(state: TrainingState, batch: Pairs, ramp: float) -> dict[str, float]:
     """Gradients of one batch, clipped but not yet applied; its figures."""
     batch = batch.to(state.device)
-    terms = objective.evaluate(state.estimator(batch.x), batch.theta)
+    terms = state.objective.evaluate(state.estimator(batch.x), batch.theta)
     values = {name: term.value for name, term in terms.items()}
-    loss = objective.total(values, ramp)
+    loss = state.objective.total(values, ramp)
     state.optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(state.estimator.parameters(), state.options.clip_norm)
     figures = {**values, "loss": loss, "gradient_norm": norm}
     for term in terms.values():
         figures |= {name: f for name, f in term.figures.items() if isinstance(f, Tensor)}
-    return {name: float(value.detach()) for name, value in figures.items()}
+    # All at once, as an accelerator is waited for each time.
+    numbers = torch.stack([value.detach().to(loss) for value in figures.values()]).tolist()
+    return dict(zip(figures, numbers, strict=True))
 
 
 @torch.no_grad()
-def _validate(state: TrainingState, objective: WeightedSum, validation: Data) -> dict[str, float]:
+def _validate(state: TrainingState, validation: Data) -> dict[str, float]:
     """The terms on held-out pairs; the caller seeds their draws alike in every epoch."""
-    estimator = state.to_validate()
+    estimator, objective = state.to_validate(), state.objective
     objective.train(mode=False)
     sums = dict.fromkeys(objective.weights, 0.0)
     parts: dict[str, list[PerPair]] = {}

@@ -74,7 +74,15 @@ class Method:
 
 
 # What a method does unless its row or the user says something else.
-PLAIN = {"members": 1, "ensemble": "seeds", "pool": "mixture", "recalibrate": "no"}
+PLAIN = {
+    "members": 1,
+    "ensemble": "seeds",
+    "pool": "mixture",
+    "recalibrate": "no",
+    "fraction": 1.0,
+}
+# A penalty that remembers the alphas of earlier steps needs to look at a few pairs of each.
+CHEAP = {"fraction": 0.125}
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
@@ -85,13 +93,13 @@ METHODS = {
     "bnre": Method("nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
         Look("BNRE", "#886633", "--", "s")),
     "calnre": Method("nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
-        Look("CalNRE", "#009E73", "-", "^")),
+        Look("CalNRE", "#009E73", "-", "^"), CHEAP),
     "npe": Method("npe", "nll", None, 0.0, "posterior flow, no regularizer",
         Look("NPE", "#CC79A7", "-", "D")),
     "bnpe": Method("npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
-        Look("CalNPE", "#8844EE", "-", "P")),
+        Look("CalNPE", "#8844EE", "-", "P"), CHEAP),
     "fmpe": Method("fmpe", "matching", None, 0.0, "flow matching, a posterior that draws",
         Look("FMPE", "#EE44DD", "-.", "h")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",

@@ -139,6 +139,23 @@ class WeightedSum:
             if isinstance(term, nn.Module):
                 term.train(mode)
 
+    def state(self) -> dict[str, Tensor]:
+        """What the terms remember of earlier steps."""
+        return {
+            f"{name}.{key}": value
+            for name, term in self.objectives.items()
+            if isinstance(term, nn.Module)
+            for key, value in term.state_dict().items()
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go back to a state."""
+        for name, value in state.items():
+            term, *path, key = name.split(".")
+            module: Any = self.objectives[term]
+            # Not by load_state_dict: the length of a memory changes.
+            setattr(module.get_submodule(".".join(path)), key, value)
+
     def __call__(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The value to minimize."""
         found = self.evaluate(posterior, theta)

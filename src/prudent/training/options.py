@@ -38,6 +38,7 @@ BEFORE_3: dict[str, Any] = {
     "averaging": 0.0,
     "patience": None,
     "networks": "paper",
+    "fraction": 1.0,
 }
 SINCE_3 = ("networks", "averaging", "repetitions", "pool", "recalibrate")
 PRESET = Setting(
@@ -93,7 +94,9 @@ class Options:
     computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
     levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
     distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
-    fraction: float = setting(1.0, above=0, most=1, help="Share of each batch to look at")
+    fraction: float | None = setting(
+        None, above=0, most=1, help="Share of each batch that the penalty looks at"
+    )
 
     def __post_init__(self) -> None:
         check(self)
