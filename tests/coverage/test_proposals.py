@@ -15,7 +15,7 @@ from torch.distributions import (
 
 from prudent.coverage import CoveragePenalty, alpha, penalty
 from prudent.coverage.nominal import SHARES, Nominal
-from prudent.coverage.proposals import draw, log_density
+from prudent.coverage.proposals import Even, draw, even_if_possible, log_density
 from prudent.errors import InputError
 from prudent.training import Options
 from prudent.training.objectives import make_term
@@ -306,3 +306,60 @@ def test_misuse_is_named():
         CoveragePenalty(Nominal(prior_of("box", 3)))(posterior, theta)
     with pytest.raises(InputError, match="conditioned on the 7 observations"):
         CoveragePenalty(Nominal(prior_of("box", 2)))(Normal(0.0, 1.0), theta[:7])
+
+
+@pytest.mark.parametrize("kind", ["box", "normal"])
+def test_even_draws_have_the_distribution_of_the_prior(kind):
+    """Each single draw by its marginal distribution, and all of a pair by how even they are."""
+    prior = prior_of(kind, 2)
+    torch.manual_seed(0)
+    draws, log_prob = Even(prior).sample_and_log_prob((16, 4000))
+    torch.testing.assert_close(log_prob, log_density(prior, draws))
+    uniform = prior.base_dist.cdf(draws)
+    # Kolmogorov's bound at a level of 1e-4, for the fifth draw of all pairs.
+    ranked = uniform[4].sort(dim=0).values
+    levels = (torch.arange(4000) + 0.5).unsqueeze(1) / 4000
+    assert (ranked - levels).abs().max() < 2.23 / math.sqrt(4000)
+    # Of the 16 draws of any pair, two are in each eighth of a parameter.
+    places = (8 * uniform).long().clamp(max=7)
+    assert bool((torch.nn.functional.one_hot(places, 8).sum(dim=0) == 2).all())
+    shifted = (draws + 0.3).sort(dim=1).values[4]  # a case that the bound must reject
+    assert (prior.base_dist.cdf(shifted) - levels).abs().max() > 2.23 / math.sqrt(4000)
+
+
+@pytest.mark.parametrize(
+    ("width", "number", "factor"),
+    [(2.0, 16, 0.9), (1.0, 16, 0.9), (2.0, 64, 0.6), (1.0, 64, 0.6), (0.5, 64, 0.85)],
+)
+def test_even_draws_are_more_accurate_for_the_same_money(width, number, factor):
+    prior = prior_of("box", 2)
+    torch.manual_seed(0)
+    center = 2 * torch.rand(2000, 2) - 1
+    posterior = Independent(Normal(center, width), 1)
+    theta = posterior.sample().clamp(-3, 3)
+    exact = Even(prior).sample_and_log_prob((4096, 2000))[0]
+
+    def alphas(draws):
+        log_prob = posterior.log_prob(draws)
+        return alpha(posterior.log_prob(theta), log_prob, log_prob)
+
+    reference = alphas(exact)
+    even = alphas(Even(prior).sample_and_log_prob((number, 2000))[0])
+    plain = alphas(prior.sample((number, 2000)))
+    error, before = ((one - reference).square().mean().sqrt() for one in (even, plain))
+    assert error < factor * before
+    assert abs((even - reference).mean()) < abs((plain - reference).mean())
+
+
+def test_even_draws_need_quantiles():
+    correlated = MultivariateNormal(torch.zeros(2), torch.eye(2) + 0.5)
+    with pytest.raises(InputError, match='quantiles .icdf., got Multi.*use proposal="prior"'):
+        Even(correlated)
+    assert even_if_possible(correlated) is correlated
+    with pytest.raises(InputError, match=r"pass prudent.coverage.Even\(prior\)"):
+        CoveragePenalty("even")
+
+
+def test_even_draws_have_the_type_of_the_prior():
+    draws, log_prob = Even(prior_of("box", 3, torch.float64)).sample_and_log_prob((8, 4))
+    assert (draws.dtype, log_prob.dtype) == (torch.float64, torch.float64)

@@ -295,17 +295,21 @@ def test_cost_and_lost_work_are_bounded(tmp_path, monkeypatch):
 
 
 def test_each_part_of_the_state_makes_the_trip():
-    """Restore into a fresh state and take the same next step (optimiser, schedule, randomness)."""
-    options = Options(epochs=9, learning_rate=0.01)
+    """Restore into a fresh state and take the same next step.
+
+    Of optimizer, schedule and randomness, and of the alphas that the penalty remembers.
+    """
+    options = methods.get("calnpe").resolve(Options(epochs=9, learning_rate=0.01))
 
     def fresh(seed):
         torch.manual_seed(seed)
         estimator = prudent.estimators.FlowEstimator(PROBLEM.prior, 2, (2,), hidden=[8])
-        return TrainingState(estimator, options, seed)
+        objective = methods.get("calnpe").objective(PROBLEM.prior, options)
+        return TrainingState(estimator, objective, options, seed)
 
     def move(state):
         state.optimizer.zero_grad()
-        (-state.estimator(X).log_prob(THETA).mean() + torch.rand(())).backward()
+        (state.objective(state.estimator(X), THETA) + torch.rand(())).backward()
         state.optimizer.step()
         state.end_epoch(float(torch.rand((), generator=state.order)) + 10)
         return [p.detach().clone() for p in state.estimator.parameters()], state.learning_rate
@@ -316,6 +320,7 @@ def test_each_part_of_the_state_makes_the_trip():
     settings, tensors = first.export()
     assert first.learning_rate < 0.01
     tensors = {name: value.clone() for name, value in tensors.items()}
+    assert len(tensors["objective.coverage.memory"]) > 0
     expected = [move(first) for _ in range(3)]
     other.restore(settings, tensors)
     again = [move(other) for _ in range(3)]

@@ -143,7 +143,8 @@ class CoveragePenalty(nn.Module):
 
     Args:
         proposal: Where the draws come from: a torch distribution over theta, usually the prior
-            (the paper); an object with ``sample_and_log_prob(shape)``; ``"model"`` for
+            (the paper), or :class:`~prudent.coverage.Even` draws of it; an object with
+            ``sample_and_log_prob(shape)``; ``"model"`` for
             ``posterior.sample``, with the gradient through the weights; ``"model-rsample"`` for
             ``posterior.rsample``, with the gradient through the draws; ``"draws"`` for the same
             without any density, by :func:`prudent.coverage.sample_alpha`; or
@@ -179,7 +180,7 @@ class CoveragePenalty(nn.Module):
         distance: str = "squared",
         fraction: float = 1.0,
         midpoint: bool = False,
-        tolerance: float = 1e-3,
+        tolerance: float = 5e-5,
     ) -> None:
         super().__init__()
         whole("num_samples", num_samples, 1)

@@ -48,7 +48,7 @@ class Method:
 
     def resolve(self, options: Options) -> Options:
         """The options with the method's own settings where none is given."""
-        own = {**PLAIN, **self.own}
+        own = {**PLAIN, **(CHEAP if self.regularizer == "coverage" else {}), **self.own}
         return replace(options, **{n: v for n, v in own.items() if getattr(options, n) is None})
 
     def weights(self, weight: float | None) -> dict[str, float]:
@@ -79,10 +79,11 @@ PLAIN = {
     "ensemble": "seeds",
     "pool": "mixture",
     "recalibrate": "no",
+    "proposal": "prior",
     "fraction": 1.0,
 }
-# A penalty that remembers the alphas of earlier steps needs to look at a few pairs of each.
-CHEAP = {"fraction": 0.125}
+# A coverage penalty remembers the alphas of earlier steps, and looks at a few pairs of each.
+CHEAP = {"proposal": "even", "fraction": 0.125}
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
@@ -93,13 +94,13 @@ METHODS = {
     "bnre": Method("nre", "bce", "balance", 100.0, "ratio estimation, balanced classifier",
         Look("BNRE", "#886633", "--", "s")),
     "calnre": Method("nre", "bce", "coverage", 5.0, "ratio estimation, coverage penalty",
-        Look("CalNRE", "#009E73", "-", "^"), CHEAP),
+        Look("CalNRE", "#009E73", "-", "^")),
     "npe": Method("npe", "nll", None, 0.0, "posterior flow, no regularizer",
         Look("NPE", "#CC79A7", "-", "D")),
     "bnpe": Method("npe", "nll", "balance", 100.0, "posterior flow, balanced classifier",
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
-        Look("CalNPE", "#8844EE", "-", "P"), CHEAP),
+        Look("CalNPE", "#8844EE", "-", "P")),
     "fmpe": Method("fmpe", "matching", None, 0.0, "flow matching, a posterior that draws",
         Look("FMPE", "#EE44DD", "-.", "h")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",

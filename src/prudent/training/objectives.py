@@ -21,6 +21,7 @@ from prudent._randomness import seeded
 from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior, SampleAndLogProb
 from prudent.coverage.nominal import Nominal
 from prudent.coverage.penalty import CoveragePenalty
+from prudent.coverage.proposals import even_if_possible
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
 from prudent.training.options import COVERAGE_OPTIONS, Options
@@ -194,6 +195,8 @@ def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
         )
     if proposal == "prior":
         return prior
+    if proposal == "even":
+        return even_if_possible(prior)
     if proposal == "box":
         return support_box(prior)
     if proposal == "nominal":

@@ -38,6 +38,7 @@ BEFORE_3: dict[str, Any] = {
     "averaging": 0.0,
     "patience": None,
     "networks": "paper",
+    "proposal": "prior",
     "fraction": 1.0,
 }
 SINCE_3 = ("networks", "averaging", "repetitions", "pool", "recalibrate")
@@ -86,7 +87,9 @@ class Options:
     weight: float | None = setting(None, least=0, help="Regularizer's weight, if not the default")
     warmup_epochs: int = setting(0, least=0, help="Epochs over which the weight rises from zero")
     num_samples: int = setting(16, least=1, help="Draws per pair, L")
-    proposal: str | Any = setting("prior", choices=PROPOSALS, help="Where the draws come from")
+    proposal: str | Any | None = setting(
+        None, choices=PROPOSALS, help="Where the draws come from; by default evenly from the prior"
+    )
     target: str | float = setting(
         "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
     )
@@ -129,7 +132,7 @@ class Options:
     def to_dict(self) -> dict[str, Any]:
         """Everything, defaults included, as JSON can hold it."""
         values = to_dict(self)
-        if not isinstance(self.proposal, str):
+        if not isinstance(self.proposal, str | None):
             from prudent.estimators.priors import to_spec
 
             values["proposal"] = to_spec(self.proposal) or type(self.proposal).__name__

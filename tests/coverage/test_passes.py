@@ -1,0 +1,297 @@
+"""Two passes give the gradient of one, and a share of a batch that of the whole."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Independent, Normal, Uniform
+
+import prudent
+from prudent.coverage import CoveragePenalty, alpha, penalty
+from prudent.coverage.passes import MOST_ACTIVE, Passes, active_entries
+
+PRIOR = Independent(Uniform(-3 * torch.ones(2), 3 * torch.ones(2)), 1)
+PRIOR_64 = Independent(Uniform(-3 * torch.ones(2).double(), 3 * torch.ones(2).double()), 1)
+
+
+def pairs(number=96, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    theta = 6 * torch.rand(number, 2, generator=random) - 3
+    return theta, theta + 0.5 * torch.randn(number, 2, generator=random)
+
+
+def too_sure():
+    """Pairs with more noise than an estimator was trained for, which is over-confident then."""
+    theta, x = pairs()
+    return theta, x + 1.5 * torch.randn(x.shape, generator=torch.Generator().manual_seed(2))
+
+
+def trained(method, epochs, prior=PRIOR):
+    """An estimator that has trained for some epochs, back in training mode."""
+    theta, x = pairs(480, seed=1)
+    return prudent.fit(
+        theta, x, prior, method=method, epochs=epochs, hidden=[32, 32], averaging=0.0,
+        progress=False,
+    ).train()  # fmt: skip
+
+
+def one_pass(posterior, theta, term, seed):
+    """The penalty as it is defined, written down plainly: one graph through all densities."""
+    torch.manual_seed(seed)
+    draws = term.proposal.sample((term.num_samples, len(theta)))
+    log_prob = posterior.log_prob(torch.cat((theta.unsqueeze(0), draws)))
+    log_weight = log_prob[1:] - term.proposal.log_prob(draws)
+    alphas = alpha(log_prob[0], log_prob[1:], log_weight, indicator=term.indicator)
+    return penalty(alphas, target=term.target)
+
+
+def gradients(model, value):
+    found = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
+    return [torch.zeros(1) if one is None else one for one in found]
+
+
+def largest_error(found, expected):
+    """Of all weights, but for those whose gradient is zero to rounding, as that of a last bias."""
+    whole = torch.cat([one.flatten() for one in expected]).norm()
+    return max(
+        (
+            float((one - other).norm() / other.norm())
+            for one, other in zip(found, expected, strict=True)
+            if other.norm() > 1e-5 * whole
+        ),
+        default=0.0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["conservative", "calibrated"])
+@pytest.mark.parametrize("epochs", [1, 15])
+@pytest.mark.parametrize("method", ["nre", "npe"])
+def test_two_passes_have_the_gradient_of_one(method, epochs, target):
+    model, (theta, x) = trained(method, epochs), too_sure()
+    term = CoveragePenalty(PRIOR, 16, target)
+    torch.manual_seed(7)
+    value = term(model(x), theta)
+    expected = one_pass(model(x), theta, term, 7)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-9)
+    assert epochs == 1 or expected.item() > 1e-4  # there is something to compare
+    error = largest_error(gradients(model, value), gradients(model, expected))
+    assert error <= 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["nre", "npe"])
+def test_without_a_tolerance_nothing_is_lost_but_rounding(method):
+    theta, x = (values.double() for values in too_sure())
+    model = trained(method, 6, PRIOR_64).double()
+    term = CoveragePenalty(PRIOR_64, 16, tolerance=0.0)
+    torch.manual_seed(7)
+    found = gradients(model, term(model(x), theta))
+    expected = gradients(model, one_pass(model(x), theta, term, 7))
+    assert largest_error(found, expected) <= 1e-8
+    # The comparison can fail: a tenth of the gradient left out is seen.
+    rough = CoveragePenalty(PRIOR_64, 16, tolerance=0.1)
+    torch.manual_seed(7)
+    assert largest_error(gradients(model, rough(model(x), theta)), expected) > 1e-3
+
+
+class Counting:
+    """Normal posteriors of one learned width, which count the rows that they evaluate."""
+
+    def __init__(self, log_width, x, counts):
+        self.log_width, self.x, self.counts = log_width, x, counts
+
+    def rows(self, index):
+        return Counting(self.log_width, self.x[index], self.counts)
+
+    def log_prob(self, theta):
+        self.counts["graph" if torch.is_grad_enabled() else "plain"] += theta[..., 0].numel()
+        return Normal(self.x, self.log_width.exp()).log_prob(theta).sum(-1)
+
+
+def step(term, log_width, make=Counting):
+    theta, x = pairs()
+    counts = {"graph": 0, "plain": 0}
+    term(make(log_width, x, counts), theta).backward()
+    return counts
+
+
+def test_only_entries_with_a_gradient_are_evaluated_with_a_graph():
+    theta, _ = pairs()
+    counts = step(CoveragePenalty(PRIOR, 16), torch.tensor(-0.6, requires_grad=True))
+    assert counts["plain"] == 17 * len(theta)
+    assert 0 < counts["graph"] < 0.5 * counts["plain"]
+
+
+def test_where_all_entries_have_a_gradient_one_pass_follows():
+    theta, _ = pairs()
+    log_width = torch.tensor(2.0, requires_grad=True)  # so wide that all draws weigh the same
+    term = CoveragePenalty(PRIOR, 16, "calibrated")
+    step(term, log_width)
+    assert float(term.passes.active) > MOST_ACTIVE
+    assert step(term, log_width) == {"graph": 17 * len(theta), "plain": 0}
+
+
+def test_an_active_share_that_falls_brings_two_passes_back():
+    term = CoveragePenalty(PRIOR, 16, "calibrated")
+    wide, narrow = (torch.tensor(at, requires_grad=True) for at in (2.0, -2.5))
+    for _ in range(2):
+        step(term, wide)
+    step(term, narrow)  # in one pass, which finds that few matter
+    assert step(term, narrow)["plain"] > 0
+
+
+class LooksAtItsBatch(Counting):
+    """Like batch normalization: what a row gives depends on the other rows."""
+
+    def rows(self, index):
+        return LooksAtItsBatch(self.log_width, self.x[index], self.counts)
+
+    def log_prob(self, theta):
+        return super().log_prob(theta) + self.log_width * theta.std()
+
+
+class Forgetful(Counting):
+    """Like dropout: two evaluations differ."""
+
+    def rows(self, index):
+        return Forgetful(self.log_width, self.x[index], self.counts)
+
+    def log_prob(self, theta):
+        return super().log_prob(theta) * (1 + 0.5 * torch.rand(()))
+
+
+def test_a_density_that_looks_at_its_batch_falls_back_to_one_pass():
+    log_width = torch.tensor(-0.6, requires_grad=True)
+    theta, x = pairs()
+    term = CoveragePenalty(PRIOR, 16)
+    for _ in range(2):
+        posterior = LooksAtItsBatch(log_width, x, {"graph": 0, "plain": 0})
+        torch.manual_seed(3)
+        (found,) = torch.autograd.grad(term(posterior, theta), log_width)
+        (expected,) = torch.autograd.grad(one_pass(posterior, theta, term, 3), log_width)
+        torch.testing.assert_close(found, expected)
+    assert term.passes.active.isinf()
+
+
+def test_a_density_that_changes_between_passes_falls_back_to_one_pass():
+    theta, _ = pairs()
+    term, log_width = CoveragePenalty(PRIOR, 16), torch.tensor(-0.6, requires_grad=True)
+    step(term, log_width, Forgetful)
+    assert step(term, log_width, Forgetful) == {"graph": 17 * len(theta), "plain": 0}
+    assert log_width.grad.isfinite()
+
+
+def test_dropout_in_a_network_is_noticed():
+    class Dropped(Counting):
+        layer = nn.Dropout(0.5)
+
+        def rows(self, index):
+            return Dropped(self.log_width, self.x[index], self.counts)
+
+        def log_prob(self, theta):
+            return self.layer(super().log_prob(theta))
+
+    term = CoveragePenalty(PRIOR, 16)
+    step(term, torch.tensor(-0.6, requires_grad=True), Dropped)
+    assert term.passes.active.isinf()
+
+
+def test_entries_are_left_out_by_their_worth():
+    gradient = torch.tensor([[3.0, -1.0], [0.0, 1e-4]])
+    assert active_entries(gradient, 0.0).tolist() == [[True, True], [False, True]]
+    assert active_entries(gradient, 1e-3).tolist() == [[True, True], [False, False]]
+    assert active_entries(gradient, 0.3).tolist() == [[True, False], [False, False]]
+    assert not active_entries(torch.zeros(3), 0.0).any()
+
+
+def test_values_that_are_not_finite_reach_the_caller():
+    class Broken(Counting):
+        def rows(self, index):
+            return Broken(self.log_width, self.x[index], self.counts)
+
+        def log_prob(self, theta):
+            return super().log_prob(theta) * torch.where(theta[..., 0] > 0, torch.nan, 1.0)
+
+    theta, x = pairs()
+    term = CoveragePenalty(PRIOR, 16)
+    log_width = torch.tensor(0.0, requires_grad=True)
+    assert term(Broken(log_width, x, {"graph": 0, "plain": 0}), theta).isnan()
+
+
+def test_memory_is_flat_in_the_number_of_draws():
+    """No more rows than a chunk are evaluated at a time, and few of them with a graph."""
+    largest = {"graph": 0, "plain": 0}
+
+    class Watching(Counting):
+        def rows(self, index):
+            return Watching(self.log_width, self.x[index], self.counts)
+
+        def log_prob(self, theta):
+            kind = "graph" if torch.is_grad_enabled() else "plain"
+            largest[kind] = max(largest[kind], theta[..., 0].numel())
+            return super().log_prob(theta)
+
+    theta, x = pairs()
+    log_width = torch.tensor(-1.5, requires_grad=True)
+    CoveragePenalty(PRIOR, 1024)(Watching(log_width, x, {"graph": 0, "plain": 0}), theta)
+    assert largest["plain"] <= 4096
+    assert largest["graph"] < 0.2 * 1024 * len(theta)
+
+
+@pytest.mark.parametrize("computation", ["sort", "direct"])
+@pytest.mark.parametrize("distance", ["squared", "absolute", "supremum"])
+@pytest.mark.parametrize("target", ["conservative", "calibrated"])
+def test_shares_of_a_batch_have_its_gradient_on_average(target, distance, computation):
+    """Each share beside the alphas of all others: the mean of their gradients is exact."""
+    term = CoveragePenalty(PRIOR, target=target, distance=distance, computation=computation)
+    alphas = torch.rand(32, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 1.5
+    alphas.requires_grad_()
+    value = term.penalty(alphas)
+    (expected,) = torch.autograd.grad(value, alphas)
+    found = torch.zeros_like(expected)
+    for part in torch.arange(32).chunk(4):
+        rest = torch.ones(32, dtype=torch.bool)
+        rest[part] = False
+        term.memory = alphas.detach()[rest]
+        share = term.penalty(term._completed(alphas[part]))
+        torch.testing.assert_close(share, value)
+        found += torch.autograd.grad(share, alphas)[0] / 4
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_memory_completes_the_batch_and_is_left_out_of_evaluations():
+    theta, x = pairs()
+    term = CoveragePenalty(PRIOR, 16, fraction=0.25)
+    posterior = Counting(torch.tensor(-0.6), x, {"graph": 0, "plain": 0})
+    for lengths in (24, 48, 72, 72):
+        term(posterior, theta)
+        assert len(term.memory) == lengths
+        assert bool(((term.memory >= 0) & (term.memory <= 1)).all())
+    term.eval()
+    torch.manual_seed(0)
+    found = term(posterior, theta)
+    torch.manual_seed(0)
+    assert found == CoveragePenalty(PRIOR, 16).eval()(posterior, theta)
+    assert len(term.memory) == 72
+
+
+def test_without_a_memory_a_small_share_sees_another_curve():
+    """Four of 96 alphas at a time: the level of each is uncertain, and the penalty biased."""
+    theta, x = pairs(960, seed=5)
+    posterior = Counting(torch.tensor(-0.69), x, {"graph": 0, "plain": 0})  # nearly calibrated
+    torch.manual_seed(0)
+    whole = CoveragePenalty(PRIOR, 64)
+    remembering = CoveragePenalty(PRIOR, 64, fraction=1 / 24)
+    expected = float(torch.stack([whole(posterior, theta) for _ in range(20)]).mean())
+    kept, forgotten = [], []
+    for _ in range(200):
+        kept.append(float(remembering(posterior, theta)))
+        index = torch.randperm(len(theta))[:40]
+        forgotten.append(float(whole(posterior.rows(index), theta[index])))
+    kept = sum(kept[40:]) / len(kept[40:])
+    forgotten = sum(forgotten) / len(forgotten)
+    assert abs(kept - expected) < 0.25 * abs(forgotten - expected)
+
+
+def test_a_module_of_passes_says_nothing_of_a_step_yet():
+    assert float(Passes(0.0).active) == 0
