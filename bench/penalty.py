@@ -40,6 +40,8 @@ NUM_SAMPLES = (4, 16, 64, 128)
 # Epochs by which the networks are trained before they are timed: gradients are typical then.
 WARM_EPOCHS = 10
 HIDDEN = {"nre": (256,) * 4, "npe": (128,) * 4}
+# sbi's spline flow has two hidden layers, whatever one asks for.
+HIDDEN_OF_SBI = {"nre": HIDDEN["nre"], "npe": (128,) * 2}
 MEMORY = """
 import resource, sys, torch
 sys.path.insert(0, {here!r})
@@ -155,7 +157,7 @@ def of_fit(family, epochs):
     def run():
         prudent.fit(
             pairs.theta, pairs.x, problem.prior, method=family, epochs=epochs, patience=None,
-            batch_size=BATCH, progress=False,
+            hidden=HIDDEN_OF_SBI[family], batch_size=BATCH, progress=False,
         )  # fmt: skip
 
     return run
