@@ -45,18 +45,18 @@ def forward(flow: Any, context: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
 @torch.no_grad()
 def agrees(flow: Any, num_features: int, dim: int) -> bool:
     """Whether a flow is one of those of this module, by its layers and by some densities."""
-    for transform in getattr(flow.transform, "transforms", ()):
+    for transform in flow.transform.transforms:
         layers = getattr(transform, "hyper", ())
         masked = [layer for layer in layers if hasattr(layer, "mask")]
         if not masked or len(masked) + sum(type(one) is nn.ReLU for one in layers) != len(layers):
             return False
-    weight = next(flow.parameters())
-    grid = torch.linspace(-1.2 * BOUND, 1.2 * BOUND, NUM_COMPARED).to(weight)
-    values = torch.stack([grid.roll(shift) for shift in range(dim)], dim=-1)
-    context = torch.stack([grid.roll(-shift).sin() for shift in range(num_features)], dim=-1)
-    if num_features == 0:
-        context = grid.new_zeros(NUM_COMPARED, 0)
-    known = flow(context if num_features else None).log_prob(values)
+        if len(transform.shapes) != 3:
+            return False
+    like = next(flow.parameters())
+    values = torch.linspace(-1.2 * BOUND, 1.2 * BOUND, NUM_COMPARED * dim).to(like)
+    context = torch.linspace(-1, 1, NUM_COMPARED * num_features).to(like)
+    values, context = values.view(NUM_COMPARED, dim), context.view(NUM_COMPARED, num_features)
+    known = flow(context).log_prob(values)
     return torch.allclose(log_prob(flow, context, values), known, rtol=1e-3, atol=1e-3)
 
 

@@ -1,0 +1,93 @@
+"""The price of a step in arithmetic, which no other load of the machine changes.
+
+Times are measured by `make bench`; here a change that makes steps dearer fails.
+"""
+
+import pytest
+import torch
+import zuko
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import prudent
+from prudent.datasets.simulate import draw_pairs
+from prudent.estimators import _splines
+from prudent.training import methods
+from prudent.training.checkpoint import TrainingState
+from prudent.training.loop import _step
+from prudent.training.options import Options
+
+PROBLEM = prudent.problems.get("slcp")
+PAIRS = draw_pairs(PROBLEM, 512, 0)
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A ratio and a flow that have begun to learn: gradients are typical then."""
+    return {
+        family: prudent.fit(
+            PAIRS.theta, PAIRS.x, PROBLEM.prior, method=family, epochs=8, progress=False
+        ).train()
+        for family in ("nre", "npe")
+    }
+
+
+def flops(estimator, method, **options):
+    """Floating-point operations of products of matrices in some steps, backward ones included."""
+    chosen = methods.get(method)
+    settings = chosen.resolve(Options(learning_rate=1e-9, **options))
+    objective = chosen.objective(PROBLEM.prior, settings)
+    state = TrainingState(estimator, objective, settings, 0)
+    torch.manual_seed(0)
+    _step(state, PAIRS[:128], 1.0)  # the first step shows how many entries matter
+    with FlopCounterMode(display=False) as counter:
+        for number in range(STEPS):
+            _step(state, PAIRS[64 * number : 64 * number + 128], 1.0)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "most"),
+    [
+        ("nre", {}, 1.8),
+        ("nre", {"target": "calibrated"}, 2.2),
+        ("nre", {"num_samples": 128}, 5.0),
+        ("nre", {"num_samples": 128, "target": "calibrated"}, 10.0),
+        ("npe", {}, 2.2),
+        ("npe", {"num_samples": 128}, 8.0),
+    ],
+)
+def test_the_penalty_takes_little_arithmetic(trained, family, options, most):
+    plain = flops(trained[family], family)
+    ratio = flops(trained[family], f"cal{family}", **options) / plain
+    assert 1 < ratio < most
+
+
+def test_the_count_sees_a_dear_penalty(trained):
+    plain = flops(trained["nre"], "nre")
+    assert flops(trained["nre"], "calnre", fraction=1.0) / plain > 2.5
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations."""
+
+    number = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.number += 1
+        return function(*arguments, **(keywords or {}))
+
+
+def test_densities_of_splines_take_fewer_operations_than_those_of_zuko():
+    torch.manual_seed(0)
+    flow = zuko.flows.NSF(2, 8, bins=8, transforms=2, hidden_features=(32, 32))
+    theta, context = torch.randn(4, 16, 2), torch.randn(16, 8)
+
+    def number(log_prob):
+        with Calls() as calls:
+            log_prob().sum().backward()
+        return calls.number
+
+    known = number(lambda: flow(context).log_prob(theta))
+    assert number(lambda: _splines.log_prob(flow, context, theta)) < 0.9 * known
