@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, selu_
+from torch.nn.functional import conv2d, linear, max_pool2d, selu, selu_
 
 from prudent.errors import InputError, unknown_name
 from prudent.estimators._convolution import convolve
@@ -130,8 +130,17 @@ class SeriesCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of ``x``."""
-        output: Tensor = self.layers((x / self.scale).transpose(1, 2))
-        return output
+        # As images of one row, which torch convolves and pools as they are: channels are last in
+        # memory. SELU increases, so that it may as well come after the maximum, for fewer numbers.
+        values = (x / self.scale).transpose(1, 2).unsqueeze(2)
+        for layer in self.layers.children():
+            if isinstance(layer, nn.Conv1d):
+                margin = (0, layer.kernel_size[0] // 2)
+                values = conv2d(values, layer.weight.unsqueeze(2), layer.bias, padding=margin)
+            elif isinstance(layer, nn.MaxPool1d):
+                assert isinstance(layer.stride, int)
+                values = selu(max_pool2d(values, (1, 3), (1, layer.stride), (0, 1)))
+        return values.flatten(1)
 
 
 @registered("dilated_cnn")
