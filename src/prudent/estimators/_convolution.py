@@ -19,8 +19,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import batch_norm
 
 # The rows of the output that are computed together, by six products for each of their columns.
 GROUP = 4
@@ -30,11 +31,15 @@ NUM_PRODUCTS = len(POINTS) + 1
 
 
 class Run(NamedTuple):
-    """Rows of the output, and those of the input that they see through a tap."""
+    """Rows of the output, and those of the input that they see through a tap.
+
+    The tap in the middle comes first and overwrites the output (``beta`` is zero); others add.
+    """
 
     tap: int
     output: slice
     input: slice
+    beta: int
 
 
 def _columns(width: int, shift: int, stride: int) -> list[list[int]]:
@@ -44,6 +49,12 @@ def _columns(width: int, shift: int, stride: int) -> list[list[int]]:
     return [seen] if seen and stride == 1 else [[column] for column in seen]
 
 
+def _rows(output: int, seen: int, length: int, number: int) -> tuple[slice, slice]:
+    """The rows of ``length`` pixels of ``number`` images, from two pixels on."""
+    one, other = (slice(s * number, (s + length) * number) for s in (output, seen))
+    return one, other
+
+
 @functools.lru_cache
 def plain_runs(number: int, height: int, width: int, kernel: int, stride: int) -> tuple[Run, ...]:
     """The runs of a convolution of ``number`` images, with a margin of ``kernel // 2`` zeros.
@@ -51,16 +62,18 @@ def plain_runs(number: int, height: int, width: int, kernel: int, stride: int) -
     They are ordered by rows of the output, which stay in the cache.
 
     >>> [(run.tap, run.input.start, run.input.stop) for run in plain_runs(1, 1, 3, 3, 1)]
-    [(3, 0, 2), (4, 0, 3), (5, 1, 3)]
+    [(4, 0, 3), (3, 0, 2), (5, 1, 3)]
     """
     margin, outputs, found = kernel // 2, (width - 1) // stride + 1, []
-    for top, i, j in product(range(0, height, stride), range(kernel), range(kernel)):
+    taps = sorted(product(range(kernel), repeat=2), key=lambda tap: tap != (margin, margin))
+    for top, (i, j) in product(range(0, height, stride), taps):
         row, shift = top + i - margin, j - margin
+        beta = int((i, j) != (margin, margin))
         for part in _columns(width, shift, stride) if 0 <= row < height else []:
             output = top // stride * outputs + part[0]
             seen = row * width + part[0] * stride + shift
-            places = (slice(s * number, (s + len(part)) * number) for s in (output, seen))
-            found.append(Run(i * kernel + j, *places))
+            places = _rows(output, seen, len(part), number)
+            found.append(Run(i * kernel + j, *places, beta))
     return tuple(found)
 
 
@@ -68,11 +81,11 @@ def plain_runs(number: int, height: int, width: int, kernel: int, stride: int) -
 def grouped_runs(number: int, height: int, width: int) -> tuple[Run, ...]:
     """The runs of products of rows, each with three taps of its own that follow each other."""
     found = []
-    for row, j in product(range(height), range(3)):
+    for row, j in product(range(height), (1, 0, 2)):
         for part in _columns(width, j - 1, stride=1):
             start = row * width + part[0]
-            places = (slice(s * number, (s + len(part)) * number) for s in (start, start + j - 1))
-            found.append(Run(row % NUM_PRODUCTS * 3 + j, *places))
+            places = _rows(start, start + j - 1, len(part), number)
+            found.append(Run(row % NUM_PRODUCTS * 3 + j, *places, beta=int(j != 1)))
     return tuple(found)
 
 
@@ -108,10 +121,11 @@ class _Products(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(rows, taps)
         ctx.runs = runs
-        result = rows.new_zeros(num_outputs, taps.shape[1])
+        result = rows.new_empty(num_outputs, taps.shape[1])
         matrices = taps.transpose(1, 2).unbind()
         for run in runs:
-            result[run.output].addmm_(rows[run.input], matrices[run.tap])
+            part = result[run.output]
+            part.addmm_(rows[run.input], matrices[run.tap], beta=run.beta)
         return result
 
     @staticmethod
@@ -125,6 +139,55 @@ class _Products(torch.autograd.Function):
             of_rows[run.input].addmm_(part, matrices[run.tap])
             of_matrices[run.tap].addmm_(part.T, rows[run.input])
         return of_rows, of_taps, None, None
+
+
+class _Normalization(torch.autograd.Function):
+    """See :func:`normalize`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean = images.mean(dim=(0, 2, 3))
+        variance = (images - mean[:, None, None]).square_().mean(dim=(0, 2, 3))
+        ctx.save_for_backward(images, weight, mean, (variance + epsilon).rsqrt())
+        ctx.mark_non_differentiable(mean, variance)
+        output = batch_norm(images, mean, variance, weight, bias, eps=epsilon)
+        return output, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        images, weight, mean, inverse = ctx.saved_tensors
+        averages, epsilon = (None, None), 0.0  # not used, as this is of a batch's own statistics
+        found = torch.ops.aten.native_batch_norm_backward(
+            *(gradient, images, weight, *averages, mean, inverse),
+            train=True,
+            eps=epsilon,
+            output_mask=[True] * 3,
+        )
+        return (*found, None)
+
+
+def normalize(images: Tensor, layer: nn.BatchNorm2d) -> Tensor:
+    """Normalize a batch (H, C, W, N) as the layer does, but with exact sums.
+
+    In the order of memory that :func:`convolve` needs, torch sums in single precision one pixel
+    after the other, which costs a digit of all that follows.
+    """
+    if not layer.training:
+        output: Tensor = layer(images)
+        return output
+    output, mean, variance = _Normalization.apply(images, layer.weight, layer.bias, layer.eps)
+    size = images.numel() / len(mean)
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    assert layer.num_batches_tracked is not None
+    assert layer.momentum is not None
+    layer.running_mean.lerp_(mean, layer.momentum)
+    layer.running_var.lerp_(variance * (size / (size - 1)), layer.momentum)
+    layer.num_batches_tracked += 1
+    return output
 
 
 def convolve(images: Tensor, weight: Tensor, stride: int = 1) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, linear, max_pool2d, selu, selu_
 
 from prudent.errors import InputError, unknown_name
-from prudent.estimators._convolution import convolve
+from prudent.estimators._convolution import convolve, normalize
 
 Network = TypeVar("Network", bound=type[nn.Module])
 # A network, the specification of one of ours, or a function that makes one.
@@ -232,6 +232,8 @@ def _pixels_first(layers: nn.Module, image: Tensor) -> Tensor:
     for layer in layers.children():  # of a shortcut that does nothing there are none
         if isinstance(layer, nn.Conv2d):
             image = convolve(image, layer.weight, layer.stride[0])
+        elif isinstance(layer, nn.BatchNorm2d):
+            image = normalize(image, layer)
         else:
             image = layer(image)
     return image
