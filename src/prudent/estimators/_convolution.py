@@ -102,14 +102,16 @@ def groups(height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     The margin of zeros above and below, and rows beyond the last, are left out of them.
     """
     number = -(-height // GROUP)
-    before = torch.zeros(number * NUM_PRODUCTS, number * GROUP + 2, dtype=torch.float64)
-    inverse = torch.linalg.inv(_powers(NUM_PRODUCTS)).T
-    for i in range(number):
-        here = slice(i * GROUP, i * GROUP + NUM_PRODUCTS)
-        before[i * NUM_PRODUCTS : (i + 1) * NUM_PRODUCTS, here] = inverse
-    after = torch.block_diag(*[_powers(GROUP).T] * number)
-    found = (before[:, 1 : height + 1], after[:height], _powers(3))
-    return tuple(matrix.to(dtype).contiguous() for matrix in found)  # type: ignore[return-value]
+    # Kept for later calls, which may be on another device or want gradients.
+    with torch.inference_mode(mode=False), torch.device("cpu"):
+        before = torch.zeros(number * NUM_PRODUCTS, number * GROUP + 2, dtype=torch.float64)
+        inverse = torch.linalg.inv(_powers(NUM_PRODUCTS)).T
+        for i in range(number):
+            here = slice(i * GROUP, i * GROUP + NUM_PRODUCTS)
+            before[i * NUM_PRODUCTS : (i + 1) * NUM_PRODUCTS, here] = inverse
+        after = torch.block_diag(*[_powers(GROUP).T] * number)
+        found = (before[:, 1 : height + 1], after[:height], _powers(3))
+        return tuple(matrix.to(dtype).contiguous() for matrix in found)  # type: ignore[return-value]
 
 
 class _Products(torch.autograd.Function):
