@@ -25,7 +25,7 @@ from torch.nn.functional import batch_norm
 
 # The rows of the output that are computed together, by six products for each of their columns.
 GROUP = 4
-# Of all small numbers these lose few digits: three times the error of plain float32 products.
+# With these numbers the error is three times that of plain products in float32.
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)
 NUM_PRODUCTS = len(POINTS) + 1
 
@@ -172,7 +172,7 @@ class _Normalization(torch.autograd.Function):
 
 
 def normalize(images: Tensor, layer: nn.BatchNorm2d) -> Tensor:
-    """Normalize a batch (H, C, W, N) as the layer does, but with exact sums.
+    """Normalize a batch (H, C, W, N) as the layer does, with sums that keep their digits.
 
     In the order of memory that :func:`convolve` needs, torch sums in single precision one pixel
     after the other, which costs a digit of all that follows.
