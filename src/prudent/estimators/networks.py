@@ -12,15 +12,21 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear, max_pool2d, selu, selu_
 
 from prudent.errors import InputError, unknown_name
+from prudent.estimators._convolution import convolve, normalize
 
 Network = TypeVar("Network", bound=type[nn.Module])
 # A network, the specification of one of ours, or a function that makes one.
 Embedding = nn.Module | dict[str, Any] | Callable[[], nn.Module]
 
 NETWORKS: dict[str, type[nn.Module]] = {}
+
+# Points of a series that go through the layers together, so that they stay in the cache.
+POINTS_AT_ONCE = 2**17
+# From so many images on, products of matrices are faster than torch's convolutions on a CPU.
+MANY_IMAGES = 16
 
 
 def registered(kind: str) -> Callable[[Network], Network]:
@@ -124,8 +130,17 @@ class SeriesCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of ``x``."""
-        output: Tensor = self.layers((x / self.scale).transpose(1, 2))
-        return output
+        # As images of one row, which torch convolves and pools as they are: channels are last in
+        # memory. SELU increases, so that it may as well come after the maximum, for fewer numbers.
+        values = (x / self.scale).transpose(1, 2).unsqueeze(2)
+        for layer in self.layers.children():
+            if isinstance(layer, nn.Conv1d):
+                margin = (0, layer.kernel_size[0] // 2)
+                values = conv2d(values, layer.weight.unsqueeze(2), layer.bias, padding=margin)
+            elif isinstance(layer, nn.MaxPool1d):
+                assert isinstance(layer.stride, int)
+                values = selu(max_pool2d(values, (1, 3), (1, layer.stride), (0, 1)))
+        return values.flatten(1)
 
 
 @registered("dilated_cnn")
@@ -134,10 +149,12 @@ class DilatedCNN(nn.Module):
 
     A convolution of width one without activation, then layers of convolution and SELU with
     dilation 1, 2, 4 and so on, without padding. As many layers as it takes to turn a series of
-    ``2 ** num_layers`` points into a single one: 13 for 8192.
+    ``2 ** num_layers`` points into a single one: 13 for 8192. That one depends on every other
+    point of the first layer, every fourth of the second and so on; no other point is computed.
 
     Shape:
-        ``x`` (N, channels, 2 ** num_layers), a channel for each detector, to (N, width).
+        ``x`` (N, channels, 2 ** num_layers), a channel for each detector, to (N, width). A longer
+        series has more points at the end, whose features are not summarized.
     """
 
     def __init__(self, num_layers: int = 13, channels: int = 2, width: int = 16) -> None:
@@ -146,12 +163,38 @@ class DilatedCNN(nn.Module):
         for i in range(num_layers):
             layers += [nn.Conv1d(width, width, 2, dilation=2**i), nn.SELU()]
         self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.reach = 2**num_layers
         self.features = width
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of ``x``."""
-        output: Tensor = self.layers(x)
-        return output
+        length = x.shape[-1]
+        if length < self.reach:
+            raise InputError(f"expected series of {self.reach} points or more, got {length}.")
+        if length > self.reach or length == 1:
+            output: Tensor = self.layers(x)
+            return output
+        matrices = self._matrices()
+        parts = x.split(max(1, POINTS_AT_ONCE // length))
+        return torch.cat([self._last_point(part, matrices) for part in parts])
+
+    def _matrices(self) -> list[tuple[Tensor, Tensor]]:
+        """The layers as matrices and biases, from two neighboring points to one."""
+        layers: list[Any] = [m for m in self.layers.children() if isinstance(m, nn.Conv1d)]
+        pointwise, *pairwise = layers
+        weights = [layer.weight.transpose(1, 2) for layer in pairwise]  # (width, 2, width)
+        biases = [layer.bias for layer in pairwise]
+        # The pointwise layer is linear, so the next one takes it in.
+        biases[0] = biases[0] + (weights[0] @ pointwise.bias).sum(dim=1)
+        weights[0] = weights[0] @ pointwise.weight.squeeze(2)
+        return [(w.flatten(1), b) for w, b in zip(weights, biases, strict=True)]
+
+    def _last_point(self, x: Tensor, matrices: list[tuple[Tensor, Tensor]]) -> Tensor:
+        hidden = x.transpose(1, 2).flatten(0, 1)  # (points, channels)
+        for weight, bias in matrices:
+            pairs = hidden.reshape(len(hidden) // 2, 2 * hidden.shape[1])
+            hidden = selu_(linear(pairs, weight, bias))
+        return hidden
 
 
 class ResidualBlock(nn.Module):
@@ -177,6 +220,23 @@ class ResidualBlock(nn.Module):
         """(N, inputs, H, W) to (N, outputs, H / stride, W / stride), sides rounded up."""
         output: Tensor = self.activation(self.convolutions(image) + self.shortcut(image))
         return output
+
+    def pixels_first(self, image: Tensor) -> Tensor:
+        """The same for (H, inputs, W, N), as :func:`convolve` takes and returns images."""
+        hidden = _pixels_first(self.convolutions, image)
+        output: Tensor = self.activation(hidden + _pixels_first(self.shortcut, image))
+        return output
+
+
+def _pixels_first(layers: nn.Module, image: Tensor) -> Tensor:
+    for layer in layers.children():  # of a shortcut that does nothing there are none
+        if isinstance(layer, nn.Conv2d):
+            image = convolve(image, layer.weight, layer.stride[0])
+        elif isinstance(layer, nn.BatchNorm2d):
+            image = normalize(image, layer)
+        else:
+            image = layer(image)
+    return image
 
 
 @registered("resnet18")
@@ -211,7 +271,14 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of ``x``."""
-        return torch.mean(self.layers(x), dim=(-2, -1))
+        if x.device.type != "cpu" or len(x) < MANY_IMAGES:
+            return torch.mean(self.layers(x), dim=(-2, -1))
+        first = x.contiguous(memory_format=torch.channels_last)
+        image: Tensor = self.layers[:3](first).permute(2, 1, 3, 0)
+        for block in self.layers.children():
+            if isinstance(block, ResidualBlock):
+                image = block.pixels_first(image)
+        return torch.mean(image, dim=(0, 2)).T
 
 
 def build(network: Embedding) -> nn.Module:
