@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from convolutions import convolutions
 from lampe.diagnostics import expected_coverage_mc, expected_coverage_ni
+from penalty import prices
 from sweeps import throughput
 
 import prudent
@@ -34,21 +36,6 @@ def fastest(*functions):
             function()
             times_of_one.append(time.perf_counter() - start)
     return [min(times_of_one) for times_of_one in times]
-
-
-def overhead_of_the_penalty(problem, pairs):
-    """Seconds per epoch of CalNRE and BNRE over NRE; the paper reads 3.0 to 3.4 at L = 16."""
-
-    def training(method):
-        return lambda: prudent.fit(
-            pairs.theta, pairs.x, problem.prior, method=method, epochs=3, progress=False
-        )
-
-    plain, balanced, calibrated = fastest(*(training(m) for m in ("nre", "bnre", "calnre")))
-    return {
-        "bnre over nre, time of training": balanced / plain,
-        "calnre over nre, time of training (L = 16)": calibrated / plain,
-    }
 
 
 def cost_of_the_recommended_estimator(problem, pairs):
@@ -253,7 +240,7 @@ def main():
     problem = prudent.problems.get("slcp")
     pairs = draw_pairs(problem, 1024, 0)
     results = {
-        **overhead_of_the_penalty(problem, pairs),
+        **prices(),
         **cost_of_the_recommended_estimator(problem, pairs),
         **coverage_of_a_ratio(problem, pairs),
         **coverage_of_a_flow(problem, pairs),
@@ -261,6 +248,7 @@ def main():
         **cost_of_the_direct_computation(),
         **simulators_against_plain_loops(),
         **gravitational_waves_against_pycbc(),
+        **convolutions(),
         **throughput(),
     }
     width = max(map(len, results))
