@@ -30,6 +30,7 @@ from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
 from prudent.estimators._support import Support
 from prudent.estimators.importance import SamplingReport
+from prudent.estimators.novelty import Observed
 from prudent.estimators.priors import check_prior, log_prior, marginal_density
 from prudent.estimators.sampling import complaint
 
@@ -141,15 +142,13 @@ class Summaries:
 
     Attributes:
         sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
-        p_value: The share of simulations that are as far from the others as each observation is,
-            (N,); None if it is not known.
-        rate: The share of simulations that are called far away.
+        observed: The observations and the test for whether they are like the simulations; None if
+            there is no test.
     """
 
     estimator: Any
     sampling: SamplingReport | None = None
-    p_value: Tensor | None = None
-    rate: float = 0.0
+    observed: Observed | None = None
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -219,6 +218,19 @@ class Summaries:
         known = len(self) == 1 or "_drawn" in vars(self)
         told = complaint(self._drawn[1]) if known else None
         return [*filter(None, (self._far_away(), told))]
+
+    @cached_property
+    def p_value(self) -> Tensor | None:
+        """The share of simulations that are as far from the others as each observation is, (N,).
+
+        It is None if it is not known.
+        """
+        return None if self.observed is None else self.observed.p_value()
+
+    @property
+    def rate(self) -> float:
+        """The share of simulations that are called far away."""
+        return 0.0 if self.observed is None else self.observed.test.rate
 
     def _far_away(self) -> str | None:
         """The sentence about observations that are unlike the simulations."""
@@ -317,7 +329,7 @@ class Summaries:
             observation: The number of the observation, from 0.
 
         Returns:
-            A matplotlib figure. The regions hold 50 % and 90 % of the draws.
+            A matplotlib figure. The regions hold 50 % and 90 % of the posterior.
         """
         require("matplotlib", "report", "figures")
         from prudent import _corner

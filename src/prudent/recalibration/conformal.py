@@ -100,6 +100,7 @@ class ConformalPosterior(Summaries):
 
     def __init__(self, estimator: "Conformal", inner: Any, x: Tensor) -> None:
         self.estimator, self.inner, self.x = estimator, inner, x
+        self.observed = getattr(inner, "observed", None)
 
     def __len__(self) -> int:
         return len(self.x)
