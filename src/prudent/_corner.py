@@ -42,7 +42,8 @@ def blur(number: int, width: float) -> Array:
     images = (cell, -1 - cell, 2 * number - 1 - cell)
     parts = [np.exp(-0.5 * ((cell[:, None] - own) / width) ** 2) for own in images]
     kernel: Array = np.sum(parts, axis=0)
-    return kernel / kernel.sum(axis=0)
+    kernel /= kernel.sum(axis=0)
+    return kernel
 
 
 def smooth(counts: Array, width: float) -> Array:
