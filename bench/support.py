@@ -44,9 +44,7 @@ def measured(name, seed, kind):
         posterior = estimator(x)
         log_posterior = posterior.log_prob(theta).double()
         inside = posterior.log_mass.double().exp() if estimator.leaks else torch.ones(())
-    diagnosis = prudent.diagnose(
-        estimator, theta, x, method="samples", seed=seed, progress=False
-    )
+    diagnosis = prudent.diagnose(estimator, theta, x, method="samples", seed=seed, progress=False)
     return {
         **dict(zip(KEY, (name, seed, kind), strict=True)),
         "log_posterior": float(log_posterior.mean()),
