@@ -103,6 +103,14 @@ def test_it_saves_loads_draws_and_is_diagnosed(method, tmp_path):
     assert "500 pairs" in repr(again)
 
 
+def test_observations_of_any_kind_have_the_same_region():
+    pandas = pytest.importorskip("pandas")
+    conformal, x = conformalize(gaussian(), *PROBLEM.draw(50, 1)), PROBLEM.draw(2, 2)[1]
+    expected = conformal(x).region(0.9).threshold
+    for same in (x.tolist(), x.numpy(), x.double(), pandas.DataFrame(x.numpy())):
+        torch.testing.assert_close(conformal(same).region(0.9).threshold, expected)
+
+
 def test_mistakes_are_refused():
     posterior = conformalize(gaussian(), *PROBLEM.draw(50, 1))(PROBLEM.draw(2, 2)[1])
     with pytest.raises(InputError, match="between 0 and 1"):

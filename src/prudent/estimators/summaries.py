@@ -177,6 +177,11 @@ class Summaries:
             seed: The same seed gives the same draws; None draws from torch's global generator.
         """
         shape, how = as_shape(sample_shape), {} if method is None else {"method": method}
+        if how and self.estimator.normalized:
+            raise InputError(
+                f"`method` is {method!r}, but only ratios can be drawn from in several ways; "
+                "leave it out, as this posterior draws by itself."
+            )
         own = contextlib.nullcontext() if seed is None else seeded(whole("seed", seed), "draws")
         with own:
             draws, self.sampling = self._draw(shape, **how)

@@ -26,6 +26,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from prudent._arrays import as_tensor
 from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
@@ -151,7 +152,7 @@ class Conformal:
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
-        observed = torch.as_tensor(x)
+        observed = as_tensor("x", x).detach()
         shape = getattr(self.inner, "x_shape", observed.shape[1:])
         return ConformalPosterior(self, self.inner(x), observed.reshape(-1, *shape))
 
