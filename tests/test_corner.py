@@ -77,6 +77,17 @@ def test_heights_by_the_draws_themselves_would_promise_too_much():
         assert abs((shown.at(others) >= honest).mean() - share) < 0.04
 
 
+def test_copies_of_draws_do_not_vouch_for_each_other():
+    """As draws of ratios are that are worth less than their number: regions must not shrink."""
+    draws, others = ridge(300, 1), ridge(4096, 2)
+    shown = corners.Surface.of(np.tile(draws, (4, 1)), limits := corners._limits([draws], FREE))
+    alone = corners.Surface.of(draws, limits)
+    assert shown.width == alone.width
+    level, expected = shown.levels(np.tile(draws, (4, 1)))[1], alone.levels(draws)[1]
+    assert level == pytest.approx(expected, rel=0.05)
+    assert abs((shown.at(others) >= level).mean() - 0.5) < 0.09
+
+
 @pytest.mark.parametrize("dim", [1, 2])
 def test_the_density_by_the_others_is_that_without_a_draw(dim):
     draws = np.random.default_rng(0).normal(size=(60, dim))

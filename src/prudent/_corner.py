@@ -30,6 +30,7 @@ ALIKE = 0.005
 # The shares of the posterior that regions hold.
 MASSES = (0.9, 0.5)
 TRUTH: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
+PRIOR = "0.55"
 BOUND: Any = {"color": plots.LINE, "linewidth": 0.8}
 
 
@@ -73,7 +74,9 @@ class Surface:
     @classmethod
     def of(cls, draws: Array, limits: Array) -> Self:
         """The density of draws (L, K) inside limits (K, 2)."""
-        halves = [draws[0::2], draws[1::2]]
+        # Copies of a draw go to the same half: they say nothing about each other.
+        first, _ = _copies(draws)
+        halves = [draws[first % 2 == half] for half in (0, 1)]
         counts = [_counts(half, limits) for half in halves]
 
         def score(width: float) -> float:
@@ -81,7 +84,8 @@ class Surface:
             for own, other in ((0, 1), (1, 0)):
                 shown = cls._of_counts(counts[own], width, len(halves[own]), limits)
                 found = shown.at(halves[other])
-                total += float(np.log(np.maximum(found, 1e-9 * shown.height.max())).sum())
+                least = 1e-9 * max(float(shown.height.max()), 1e-30)
+                total += float(np.log(np.maximum(found, least)).sum())
             return total / len(draws)
 
         scores = [score(width) for width in WIDTHS]
@@ -95,7 +99,7 @@ class Surface:
         """The density from counts of cells, reaching from the first edge to the last."""
         points = [np.r_[own[0], (own[1:] + own[:-1]) / 2, own[-1]] for own in _edges(limits)]
         height = np.pad(smooth(counts, width), 1, mode="edge")
-        return cls(points, height / (number * _volume(limits)), width, number)
+        return cls(points, height / (max(1, number) * _volume(limits)), width, number)
 
     @property
     def limits(self) -> Array:
@@ -117,13 +121,15 @@ class Surface:
         return np.where(inside, total, 0.0)
 
     def by_others(self, draws: Array) -> Array:
-        """The density at each of the draws (L, K) that show it, as the others show it."""
+        """The density at each of the draws (L, K) that show it, as those elsewhere show it."""
         kernel, own = np.pad(blur(CELLS, self.width), ((1, 1), (0, 0)), mode="edge"), 1.0
         for points, edges, column in zip(self.points, _edges(self.limits), draws.T, strict=True):
             cell, (place, share) = _place(edges, column)[0], _place(points, column)
             own = own * ((1 - share) * kernel[place, cell] + share * kernel[place + 1, cell])
-        total = self.number * self.at(draws) - own / _volume(self.limits)
-        return np.maximum(total, 0.0) / max(1, self.number - 1)
+        _, copies = _copies(draws)
+        total = self.number * self.at(draws) - copies * own / _volume(self.limits)
+        found: Array = np.maximum(total, 0.0) / np.maximum(1, self.number - copies)
+        return found
 
     def levels(self, draws: Array) -> list[float]:
         """The heights above which ``MASSES`` lie, ascending, by the draws (L, K) that show it."""
@@ -144,6 +150,14 @@ def _place(points: Array, column: Array) -> tuple[Any, Array]:
     """The point before each number, and the share of the way to the next."""
     place = np.clip(np.searchsorted(points, column, side="right") - 1, 0, len(points) - 2)
     return place, (column - points[place]) / (points[place + 1] - points[place])
+
+
+def _copies(draws: Array) -> tuple[Any, Any]:
+    """The first place of each draw (L, K) and the number of its copies, itself included."""
+    options: Any = {"return_index": True, "return_inverse": True, "return_counts": True}
+    _, first, place, copies = np.unique(draws, axis=0, **options)
+    place = place.reshape(-1)
+    return first[place], copies[place]
 
 
 def _counts(draws: Array, limits: Array) -> Array:
@@ -195,13 +209,13 @@ def corner(
             paint(axis, exact[:, pair], limits[pair])
         if i == j and prior is not None:
             points = np.linspace(limits[i, 0], limits[i, 1], CELLS)
-            axis.plot(points, prior(i, points), color="0.6", linewidth=0.9, zorder=1)
+            axis.plot(points, prior(i, points), color=PRIOR, linewidth=0.9, zorder=1)
         _mark(axis, pair, bounds, limits, truth)
         _label(axis, names, i, j)
     handles = [axes[0, 0].fill_between([], [], color=color, alpha=0.5, label=label)]
     for shown, style, text in (
         (exact, {"color": "black", "linestyle": "--"}, "exact"),
-        (prior, {"color": "0.6"}, "prior"),
+        (prior, {"color": PRIOR}, "prior"),
         (truth, {"color": plots.RED, "linestyle": ":", "marker": "x"}, "truth"),
     ):
         if shown is not None:
