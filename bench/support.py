@@ -95,7 +95,7 @@ def table(results):
         sharp = [[kind[seed]["log_posterior"] for seed in seeds] for kind in (ours, before)]
         gain = [new - old for new, old in zip(*sharp, strict=True)]
         outside = mean(before[seed]["leakage"] for seed in seeds)
-        means = (spread(sharp[0], ".3f"), spread(sharp[1], ".3f"), spread(gain, "+.3f"))
+        means = (spread(sharp[0], ".3f"), spread(sharp[1], ".3f"), spread(gain, "+z.3f"))
         rows.append((name, f"{BUDGET:,}", str(len(seeds)), *means, f"{100 * outside:.1f} %"))
     return rows
 

@@ -118,7 +118,7 @@ def table(results):
 
 def signed(value, digits=2):
     """A number with its sign; what is rounded to zero has none of its own."""
-    return f"{round(value, digits) + 0.0:+.{digits}f}"
+    return f"{value:+z.{digits}f}"
 
 
 def too_much(one):

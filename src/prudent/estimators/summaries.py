@@ -438,12 +438,12 @@ def _quantile(draws: Tensor, q: float | Sequence[float]) -> Tensor:
 def _figure(value: float, spread: float) -> str:
     """A number with as many digits as three of the spread deserve.
 
-    >>> _figure(1.23456, 0.1), _figure(123456.789, 0.1), _figure(1e-9, 1.0)
+    >>> _figure(1.23456, 0.1), _figure(123456.789, 0.1), _figure(-1e-9, 1.0)
     ('1.235', '123456.789', '0.00')
     """
     if not (math.isfinite(value) and 1e-4 <= spread < 1e5):
         return f"{value:.4g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(spread)))}f}"
+    return f"{value:z.{max(0, 2 - math.floor(math.log10(spread)))}f}"
 
 
 def _climb(log_prob: Any, place: Tensor) -> Tensor:
