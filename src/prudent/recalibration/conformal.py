@@ -154,7 +154,8 @@ class Conformal:
         """The posteriors given ``x``."""
         observed = as_tensor("x", x).detach()
         shape = getattr(self.inner, "x_shape", observed.shape[1:])
-        return ConformalPosterior(self, self.inner(x), observed.reshape(-1, *shape))
+        inner = self.inner(x if isinstance(x, Tensor) else observed)
+        return ConformalPosterior(self, inner, observed.reshape(-1, *shape))
 
     @cached_property
     def dtype(self) -> torch.dtype:
