@@ -2,12 +2,15 @@
 
 `unseen.py run` makes the runs whose results are not there yet, one after the other; it can be
 killed and goes on, also on another machine. `unseen.py collect` takes in what a sweep has made.
-`unseen.py table` compares. The runs themselves are in runs/unseen.
+`unseen.py table` compares; `unseen.py figure -o docs/images/unseen.png` draws the runs with 1,024
+simulations and puts their table into README.md. The runs themselves are in runs/unseen. Single
+flows, trained on the same pairs, come from peers.json.
 """
 
 import argparse
 import json
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,7 +24,15 @@ from prudent.training.methods import look
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("unseen.json")
+PEERS, README = FILE.with_name("peers.json"), ROOT / "README.md"
+# What stands between these lines of README.md is the table of `unseen.py figure`.
+BLOCK = re.compile(r"(?<=<!-- unseen -->\n).*?(?=<!-- end of unseen -->)", re.DOTALL)
+# The problems and the budget of the figure, and the estimator with which others are compared.
+PROBLEMS, BUDGET = ("slcp", "two_moons", "mg1", "weinberg"), 1024
+RECOMMENDED = "prudent"
 FIGURES = ("auc", "worst_shortfall", "log_posterior", "num_pairs", "num_unresolved")
+SHORT_HEAD = ("estimator", "runs", "claim too much", "worst shortfall", "mean AUC",
+              "log posterior")  # fmt: skip
 HEAD = ("problem", "simulations", "estimator", "seeds", "safe", "AUC", "worst shortfall",
         "log posterior")  # fmt: skip
 
@@ -47,6 +58,20 @@ def read():
     return {one["run"]: one for one in json.loads(FILE.read_text())} if FILE.exists() else {}
 
 
+def single_flows():
+    """The results of one flow on the pairs of the study, by our defaults and by those of sbi."""
+    known = json.loads(PEERS.read_text())
+    return [
+        {**one, "method": "npe", "members": 1, "recalibrate": "no", "num_pairs": one["num_test"]}
+        for one in known
+        if one["family"] == "npe" and one["problem"] in PROBLEMS
+    ]
+
+
+def everything():
+    return [*read().values(), *single_flows()]
+
+
 def keep(runs):
     """Add results, in an order that does not depend on when they were made."""
     known = read() | {run.config.identity: row(run) for run in runs}
@@ -59,6 +84,7 @@ def keep(runs):
 def name(one):
     """A method with what makes it differ from the method's own settings."""
     parts = [look(one["method"]).label]
+    parts += [f"{one['peer']} {one['version']}"] if one.get("peer", "prudent") != "prudent" else []
     if one["method"] != "prudent":
         parts += ["temperature"] if one["recalibrate"] not in (None, "no") else []
         parts += [f"{one['members']} seeds"] if one["members"] not in (None, 1) else []
@@ -81,7 +107,7 @@ def table(results):
         )
         order = (problem, budget, safe < 0.95 * len(found), -mean(sharp))
         figures = (
-            f"{mean(one['auc'] for one in found):+.3f}",
+            signed(mean(one["auc"] for one in found), 3),
             f"{max(0.0, *(one['worst_shortfall'] for one in found), 0.0):.3f}",
             f"{mean(sharp):.2f}{spread}",
         )
@@ -90,9 +116,104 @@ def table(results):
     return [cells for _, cells in sorted(rows)]
 
 
+def signed(value, digits=2):
+    """A number with its sign; what is rounded to zero has none of its own."""
+    return f"{value:+z.{digits}f}"
+
+
+def too_much(one):
+    """Whether coverage falls short by more than chance explains."""
+    return one["worst_shortfall"] > margin(one["num_pairs"])
+
+
+def by_estimator(results):
+    """The runs of the figure by estimator: the recommended one first, then by who is honest."""
+    groups = defaultdict(list)
+    for one in results:
+        if one["budget"] == BUDGET:
+            groups[name(one)].append(one)
+
+    def order(label):
+        found = groups[label]
+        return label != RECOMMENDED, sum(map(too_much, found)) / len(found), label
+
+    return {label: groups[label] for label in sorted(groups, key=order)}
+
+
+def gain(found, reference):
+    """The log posterior minus that of the same problem and seed, by problem, and its mean."""
+    known = {(one["problem"], one["seed"]): one["log_posterior"] for one in reference}
+    gains = defaultdict(list)
+    for one in found:
+        before, own = known.get((one["problem"], one["seed"])), one["log_posterior"]
+        if before is not None:
+            gains[one["problem"]].append(-math.inf if own is None else own - before)
+    each = [mean(values) for values in gains.values()]
+    if not each:
+        return "–"
+    return f"{signed(mean(each))} ({signed(min(each))} to {signed(max(each))})"
+
+
+def short_table(results):
+    """A row for each estimator, all problems together."""
+    groups = by_estimator(results)
+    rows = []
+    for label, found in groups.items():
+        own = "0" if label == RECOMMENDED else gain(found, groups.get(RECOMMENDED, []))
+        worst = max(0.0, *(one["worst_shortfall"] for one in found), 0.0)
+        sizes = [len({one[key] for one in found}) for key in ("problem", "seed")]
+        runs = f"{len(found)} ({sizes[0]} problems, {sizes[1]} seed{'s' * (sizes[1] > 1)})"
+        many = f"{sum(map(too_much, found))} of {len(found)}"
+        auc = signed(mean(one["auc"] for one in found), 3)
+        rows.append((label, runs, many, f"{worst:.3f}", auc, own))
+    return rows
+
+
+def marked(head, rows):
+    """A table in Markdown."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ("---",) * len(head), *rows))
+
+
+def figure(results, path):
+    """Every run with 1,024 simulations as a dot: what it claims too much, and what it knows."""
+    from prudent import _plots as plots
+
+    groups = by_estimator(results)
+    titles = {"worst_shortfall": "worst shortfall", "log_posterior": "log posterior (nats)"}
+    most = max(one["worst_shortfall"] for found in groups.values() for one in found)
+    with plots.themed:
+        size = (1.45, 0.45 + 0.17 * len(groups))
+        canvas, axes = plots.canvas(2, len(PROBLEMS), panel=size, sharey=True)
+        for axis, (figure_name, problem) in zip(
+            axes.flat, ((f, p) for f in titles for p in PROBLEMS), strict=True
+        ):
+            for place, found in enumerate(groups.values()):
+                for one in found:
+                    if one["problem"] == problem and one[figure_name] is not None:
+                        color = plots.RED if too_much(one) else plots.BLUE
+                        axis.plot(one[figure_name], -place, "o", color=color, alpha=0.6)
+            if figure_name == "worst_shortfall":
+                axis.axvspan(0, margin(1000), color="0.85", linewidth=0, zorder=0)
+                axis.set(title=problem, xlim=(-0.01, 1.1 * most))
+            axis.set(xlabel=titles[figure_name], ylim=(0.6 - len(groups), 0.4))
+            axis.set_yticks([-place for place in range(len(groups))], list(groups))
+            axis.locator_params(axis="x", nbins=3)
+        handles = [
+            axes[0, 0].plot([], [], "o", color=color, label=text)[0]
+            for color, text in (
+                (plots.BLUE, "within what chance explains"),
+                (plots.RED, "claims too much"),
+            )
+        ]
+        title = f"Posteriors from {BUDGET:,} simulations, a dot for each seed"
+        note = "Grey: what chance explains with 1,000 test pairs (500 for single flows on mg1)"
+        plots.dress(canvas, title, [note], handles).savefig(path, dpi=200)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "collect", "table"))
+    parser.add_argument("what", choices=("run", "collect", "table", "figure"))
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/images/unseen.png")
     given, runs = parser.parse_args(), ROOT / "runs" / "unseen"
     if given.what == "run":
         for config in read_sweep(ROOT / "sweeps" / "unseen.toml").configs:
@@ -100,8 +221,11 @@ def main():
                 keep([run_one(config, runs / config.identity)])
     if given.what == "collect":
         keep(load_runs(runs))
-    for cells in (HEAD, ("---",) * len(HEAD), *table(read().values())):
-        print("| " + " | ".join(cells) + " |")
+    if given.what == "figure":
+        figure(everything(), given.output)
+        short = marked(SHORT_HEAD, short_table(everything()))
+        README.write_text(BLOCK.sub(short, README.read_text()))
+    print(marked(HEAD, table(everything())), end="")
 
 
 if __name__ == "__main__":

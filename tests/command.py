@@ -59,6 +59,19 @@ def prudent(*arguments, cwd=None, **environment):
     return subprocess.CompletedProcess(["prudent", *arguments], code, *texts)
 
 
+def refused(*arguments, cwd):
+    """The one line with which a command refuses; it must have written nothing."""
+    before = sorted(path.name for path in cwd.iterdir())
+    result = prudent(*arguments, cwd=cwd)
+    assert result.returncode == 2, result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert sorted(path.name for path in cwd.iterdir()) == before
+    return last
+
+
 @contextlib.contextmanager
 def _as_before():
     """Take back what a command does to its process: signals, logging, modules of users."""

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 
 import click
 
@@ -130,11 +131,28 @@ def bench() -> str:
 
 def unseen() -> str:
     """The results of the study of coverage on unseen pairs."""
-    path = ROOT / "bench" / "unseen.py"
-    spec = importlib.util.spec_from_file_location("unseen", path)
+    study = script("unseen")
+    return table(study.HEAD, study.table(study.everything()))
+
+
+def unseen_short() -> str:
+    """The same for each estimator, at the smaller budget."""
+    study = script("unseen")
+    return table(study.SHORT_HEAD, study.short_table(study.everything()))
+
+
+def support() -> str:
+    """Flows inside the prior's support against those that are cut to it."""
+    study = script("support")
+    return table(study.HEAD, study.table(study.read()))
+
+
+def script(name: str) -> ModuleType:
+    """A script of the folder bench, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return table(module.HEAD, module.table(module.read().values()))
+    return module
 
 
 def figures() -> str:
@@ -194,8 +212,10 @@ PARTS: dict[str, Callable[[], str]] = {
         problems,
         run_keys,
         slurm_keys,
+        support,
         training_keys,
         unseen,
+        unseen_short,
     )
 }
 

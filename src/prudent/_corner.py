@@ -1,9 +1,12 @@
 """The pair plot of draws: every parameter, and every pair of them.
 
 Regions are what the caption says: the contour of each is drawn at the height of the density, as it
-is drawn, above which the stated share of the draws lies. How far a density is blurred, the draws
-decide: each half of them shows it, and the width is taken under which the other half is most
-likely. At the prior's bounds it is reflected, so that nothing crosses them or is lost there.
+is drawn, above which the stated share of the posterior lies. Of the draws themselves more lie
+there, as each of them raises the density at its own place; so the height is that above which this
+share of them lies when each is looked at by the density that the others show. How far a density is
+blurred, the draws decide: each half of them shows it, and the width is taken under which the other
+half is most likely. At the prior's bounds it is reflected, so that nothing crosses them or is lost
+there.
 
 This module imports matplotlib, an extra: whoever draws imports it at that moment.
 """
@@ -24,19 +27,29 @@ Array = NDArray[np.float64]
 CELLS, WIDTHS = 160, (0.6, 0.9, 1.35, 2.0, 3.0, 4.5, 6.75, 10.0, 15.0)
 # Of widths whose likelihoods differ by less than so many nats per draw, the widest is taken.
 ALIKE = 0.005
-# The shares of the draws that regions hold.
+# The shares of the posterior that regions hold.
 MASSES = (0.9, 0.5)
 TRUTH: Any = {"color": plots.RED, "linestyle": ":", "linewidth": 1}
+PRIOR = "0.55"
 BOUND: Any = {"color": plots.LINE, "linewidth": 0.8}
 
 
-def smooth(counts: Array, width: float) -> Array:
-    """Counts of cells blurred by a Gaussian of so many cells, reflected at the edges."""
-    cell, number = np.arange(len(counts)), len(counts)
+def blur(number: int, width: float) -> Array:
+    """What each of so many cells (in a column) gives to each (in a row).
+
+    It is a Gaussian of so many cells, reflected at the edges.
+    """
+    cell = np.arange(number)
     images = (cell, -1 - cell, 2 * number - 1 - cell)
     parts = [np.exp(-0.5 * ((cell[:, None] - own) / width) ** 2) for own in images]
-    kernel = np.sum(parts, axis=0)
+    kernel: Array = np.sum(parts, axis=0)
     kernel /= kernel.sum(axis=0)
+    return kernel
+
+
+def smooth(counts: Array, width: float) -> Array:
+    """Counts of cells, blurred."""
+    kernel = blur(len(counts), width)
     for axis in range(counts.ndim):
         counts = np.moveaxis(np.tensordot(kernel, counts, (1, axis)), 0, axis)
     return counts
@@ -49,48 +62,56 @@ class Surface:
     Args:
         points: The coordinates of the points along each parameter, from limit to limit.
         height: The density at the points.
+        width: The width of the blur, in cells.
+        number: The number of draws that show it.
     """
 
     points: list[Array]
     height: Array
+    width: float
+    number: int
 
     @classmethod
     def of(cls, draws: Array, limits: Array) -> Self:
         """The density of draws (L, K) inside limits (K, 2)."""
-        halves = [draws[0::2], draws[1::2]]
+        # Copies of a draw go to the same half: they say nothing about each other.
+        first, _ = _copies(draws)
+        halves = [draws[first % 2 == half] for half in (0, 1)]
         counts = [_counts(half, limits) for half in halves]
 
         def score(width: float) -> float:
             total = 0.0
             for own, other in ((0, 1), (1, 0)):
-                shown = cls._of_counts(smooth(counts[own], width), len(halves[own]), limits)
+                shown = cls._of_counts(counts[own], width, len(halves[own]), limits)
                 found = shown.at(halves[other])
-                total += float(np.log(np.maximum(found, 1e-9 * shown.height.max())).sum())
+                least = 1e-9 * max(float(shown.height.max()), 1e-30)
+                total += float(np.log(np.maximum(found, least)).sum())
             return total / len(draws)
 
         scores = [score(width) for width in WIDTHS]
         chosen = max(w for w, own in zip(WIDTHS, scores, strict=True) if own > max(scores) - ALIKE)
         # Twice as many draws deserve a little less of it.
         width = chosen * 2 ** (-1 / (4 + len(limits)))
-        return cls._of_counts(smooth(counts[0] + counts[1], width), len(draws), limits)
+        return cls._of_counts(counts[0] + counts[1], width, len(draws), limits)
 
     @classmethod
-    def _of_counts(cls, counts: Array, number: int, limits: Array) -> Self:
-        """The density from blurred counts of cells, reaching from the first edge to the last."""
-        edges = [np.linspace(low, high, CELLS + 1) for low, high in limits]
-        points = [np.r_[own[0], (own[1:] + own[:-1]) / 2, own[-1]] for own in edges]
-        volume = np.prod((limits[:, 1] - limits[:, 0]) / CELLS)
-        return cls(points, np.pad(counts, 1, mode="edge") / (number * volume))
+    def _of_counts(cls, counts: Array, width: float, number: int, limits: Array) -> Self:
+        """The density from counts of cells, reaching from the first edge to the last."""
+        points = [np.r_[own[0], (own[1:] + own[:-1]) / 2, own[-1]] for own in _edges(limits)]
+        height = np.pad(smooth(counts, width), 1, mode="edge")
+        return cls(points, height / (max(1, number) * _volume(limits)), width, number)
+
+    @property
+    def limits(self) -> Array:
+        """The ends of each parameter, (K, 2)."""
+        return np.array([[own[0], own[-1]] for own in self.points])
 
     def at(self, draws: Array) -> Array:
         """The density at draws (L, K): zero beyond the limits."""
-        places, shares = [], []
-        inside = np.ones(len(draws), dtype=bool)
-        for own, column in zip(self.points, draws.T, strict=True):
-            inside &= (column >= own[0]) & (column <= own[-1])
-            place = np.clip(np.searchsorted(own, column, side="right") - 1, 0, len(own) - 2)
-            places.append(place)
-            shares.append((column - own[place]) / (own[place + 1] - own[place]))
+        low, high = self.limits.T
+        inside = ((draws >= low) & (draws <= high)).all(axis=1)
+        pairs = zip(self.points, draws.T, strict=True)
+        places, shares = zip(*(_place(own, column) for own, column in pairs), strict=True)
         total = np.zeros(len(draws))
         for corner in np.ndindex(*(2,) * len(places)):
             pairs = zip(shares, corner, strict=True)
@@ -99,14 +120,48 @@ class Surface:
             total += weight * self.height[moved]
         return np.where(inside, total, 0.0)
 
+    def by_others(self, draws: Array) -> Array:
+        """The density at each of the draws (L, K) that show it, as those elsewhere show it."""
+        kernel, own = np.pad(blur(CELLS, self.width), ((1, 1), (0, 0)), mode="edge"), 1.0
+        for points, edges, column in zip(self.points, _edges(self.limits), draws.T, strict=True):
+            cell, (place, share) = _place(edges, column)[0], _place(points, column)
+            own = own * ((1 - share) * kernel[place, cell] + share * kernel[place + 1, cell])
+        _, copies = _copies(draws)
+        total = self.number * self.at(draws) - copies * own / _volume(self.limits)
+        found: Array = np.maximum(total, 0.0) / np.maximum(1, self.number - copies)
+        return found
+
     def levels(self, draws: Array) -> list[float]:
-        """The heights above which the shares ``MASSES`` of draws (L, K) lie, ascending."""
-        ordered = np.sort(self.at(draws))[::-1]
+        """The heights above which ``MASSES`` lie, ascending, by the draws (L, K) that show it."""
+        ordered = np.sort(self.by_others(draws))[::-1]
         return [float(ordered[min(int(mass * len(ordered)), len(ordered) - 1)]) for mass in MASSES]
 
 
+def _edges(limits: Array) -> list[Array]:
+    return [np.linspace(low, high, CELLS + 1) for low, high in limits]
+
+
+def _volume(limits: Array) -> float:
+    """The volume of a cell."""
+    return float(np.prod((limits[:, 1] - limits[:, 0]) / CELLS))
+
+
+def _place(points: Array, column: Array) -> tuple[Any, Array]:
+    """The point before each number, and the share of the way to the next."""
+    place = np.clip(np.searchsorted(points, column, side="right") - 1, 0, len(points) - 2)
+    return place, (column - points[place]) / (points[place + 1] - points[place])
+
+
+def _copies(draws: Array) -> tuple[Any, Any]:
+    """The first place of each draw (L, K) and the number of its copies, itself included."""
+    options: Any = {"return_index": True, "return_inverse": True, "return_counts": True}
+    _, first, place, copies = np.unique(draws, axis=0, **options)
+    place = place.reshape(-1)
+    return first[place], copies[place]
+
+
 def _counts(draws: Array, limits: Array) -> Array:
-    bins: Any = [np.linspace(low, high, CELLS + 1) for low, high in limits]
+    bins: Any = _edges(limits)
     return np.histogramdd(draws, bins)[0]
 
 
@@ -154,19 +209,19 @@ def corner(
             paint(axis, exact[:, pair], limits[pair])
         if i == j and prior is not None:
             points = np.linspace(limits[i, 0], limits[i, 1], CELLS)
-            axis.plot(points, prior(i, points), color="0.6", linewidth=0.9, zorder=1)
+            axis.plot(points, prior(i, points), color=PRIOR, linewidth=0.9, zorder=1)
         _mark(axis, pair, bounds, limits, truth)
         _label(axis, names, i, j)
     handles = [axes[0, 0].fill_between([], [], color=color, alpha=0.5, label=label)]
     for shown, style, text in (
         (exact, {"color": "black", "linestyle": "--"}, "exact"),
-        (prior, {"color": "0.6"}, "prior"),
+        (prior, {"color": PRIOR}, "prior"),
         (truth, {"color": plots.RED, "linestyle": ":", "marker": "x"}, "truth"),
     ):
         if shown is not None:
             handles += axes[0, 0].plot([], [], linewidth=1, label=text, **style)
     note = f"{len(draws):,} draws for one observation"
-    note += ";\nregions hold 50 % and 90 % of them" if dim > 1 else ""
+    note += ";\nregions hold 50 % and 90 % of the posterior" if dim > 1 else ""
     return plots.dress(figure, title, [note, *notes], handles)
 
 

@@ -346,3 +346,28 @@ def test_the_short_text_for_machines_links_pages_that_exist():
     assert len(links) > 10
     for link in links:
         assert (DOCS / link.replace(".html", ".md")).is_file(), link
+
+
+def test_the_readme_shows_what_the_study_measured(tmp_path):
+    """`python bench/unseen.py figure` mends this, and draws the picture beside it."""
+    study = GENERATED.script("unseen")
+    measured = study.everything()
+    expected = study.marked(study.SHORT_HEAD, study.short_table(measured))
+    text = (ROOT / "README.md").read_text()
+    assert study.BLOCK.findall(text) == [expected]
+    # The sentences beside the table, which would have to be written anew if they did not hold.
+    recommended = study.by_estimator(measured)[study.RECOMMENDED]
+    assert not any(map(study.too_much, recommended))
+    assert sum(one["auc"] for one in recommended) > 0
+    single = [one for one in study.single_flows() if one["budget"] == study.BUDGET]
+    assert sum(map(study.too_much, single)) > len(single) / 2
+    # What is not measured yet is left out, and a run that is over-confident is counted.
+    study.figure([one for one in measured if one["problem"] == "slcp"], tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    bad = [{**one, "worst_shortfall": 0.2} for one in recommended]
+    assert study.short_table(bad)[0][2] == f"{len(bad)} of {len(bad)}"
+
+
+def test_nothing_is_minus_zero():
+    signed = GENERATED.script("unseen").signed
+    assert (signed(-0.004), signed(-0.006), signed(0.004)) == ("+0.00", "-0.01", "+0.00")

@@ -7,6 +7,7 @@ from scipy.stats import binom
 import prudent
 from prudent._randomness import seeded
 from prudent.estimators.novelty import MOST_KEPT, RATE, Novelty
+from prudent.recalibration import conformalize
 
 PROBLEMS = ("slcp", "weinberg", "mg1", "two_moons", "gaussian")
 
@@ -104,6 +105,53 @@ def test_several_observations_are_told_if_they_are_more_than_chance(estimator):
 def test_training_does_not_pay_for_it(estimator):
     assert estimator.train()(torch.zeros(2, 2)).p_value is None
     estimator.eval()
+
+
+def test_nobody_pays_who_does_not_ask(estimator, monkeypatch):
+    problem, asked = prudent.problems.get("gaussian"), []
+    compare = Novelty.p_value
+    monkeypatch.setattr(
+        Novelty, "p_value", lambda test, x: asked.append(len(x)) or compare(test, x)
+    )
+    before = dict(estimator.info)
+    prudent.diagnose(estimator, *problem.draw(100, 2), progress=False)
+    estimator.info = before
+    posterior = estimator(torch.zeros(5, 2))
+    posterior.log_prob(torch.zeros(5, 2))
+    assert asked == []
+    assert posterior.rows(slice(1, 3)).p_value.shape == (2,)
+    posterior.notes()
+    posterior.notes()
+    assert asked == [2, 5]
+
+
+def test_what_becomes_of_the_observation_later_does_not_matter(estimator):
+    x = torch.tensor([[40.0, -40.0]])
+    posterior = estimator(x)
+    x.zero_()
+    assert "unlike the simulations" in str(posterior)
+
+
+def test_files_that_hold_the_inverse_of_the_axes_mean_the_same():
+    """As the first models with this test did."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 50) @ torch.randn(50, 50)
+    test = Novelty.of(x[:200])
+    old = {**test.tensors, "inverse": test._inverse}
+    torch.testing.assert_close(Novelty(old).p_value(x), test.p_value(x))
+    assert "inverse" not in test.tensors
+    # A component along an axis is the axis itself, so that nothing of it is left over.
+    mean, axes = test.tensors["mean"], test._inverse
+    along = test._components(test.standardize.inverse(mean + axes))
+    torch.testing.assert_close(along[:, :-1], torch.eye(len(axes)), atol=1e-4, rtol=0)
+    assert along[:, -1].max() < 1e-3
+
+
+def test_conformal_posteriors_tell_it_too(estimator):
+    own = conformalize(estimator, *prudent.problems.get("gaussian").draw(99, 1))
+    assert "unlike the simulations" in str(own([40.0, -40.0]))
+    assert "unlike" not in str(own([0.2, -0.1]))
+    assert bool((own(torch.full((3, 2), 40.0)).rows(slice(0, 2)).p_value <= RATE).all())
 
 
 def test_the_verdict_travels_and_is_not_that_of_another_temperature(estimator, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prudent.estimators.base import Standardize
+from prudent.estimators._standardize import Standardize
 
 
 def test_outliers_do_not_move_it():

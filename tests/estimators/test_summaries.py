@@ -228,6 +228,12 @@ def test_every_posterior_of_ours_has_them_all(name, monkeypatch):
     assert posterior.rows(slice(1, 2)).records()[0]["parameter"] == "theta_1"
 
 
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"ratio", "ratios", "powered"}))
+def test_ways_to_draw_are_for_ratios(name):
+    with pytest.raises(InputError, match="only ratios can be drawn from in several ways"):
+        KINDS[name]()(X[:1]).sample(3, method="mcmc")
+
+
 def fitted(theta, x, **options):
     options = {"method": "npe", "epochs": 1, "hidden": [4], "progress": False, **options}
     return prudent.fit(theta, x, PROBLEM.prior, **options)

@@ -5,13 +5,17 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from torch.distributions import Independent, Normal
 
 import prudent.experiments
 from prudent.diagnostics.registry import DIAGNOSTICS, Diagnostic
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
+from prudent.experiments.run import _details
 from prudent.experiments.run import run_one as run
 from prudent.problems.gaussian import exact_posterior
 from prudent.training import Options
@@ -61,6 +65,20 @@ def test_exact_draws_follow_the_exact_posterior(results):
         0, abs=float(5 * error.max())
     )
     assert drawn.std(0) == pytest.approx(exact.stddev[0].numpy(), rel=0.12)
+
+
+def test_exact_draws_of_a_narrow_posterior_differ_and_come_with_the_bounds():
+    """Two moons fill a two-hundredth of their prior: few candidates would be chosen again."""
+    problem = prudent.problems.get("two_moons")
+    theta, x = problem.draw(1, 0, "test")
+    found = SimpleNamespace(pairs=SimpleNamespace(theta=theta, x=x), results={})
+    stored = _details(found, lambda x: Independent(Normal(theta, 0.1), 1), problem, 0)["draws"]
+    known = {
+        kind: np.array([one["values"] for one in stored if one["kind"] == kind])
+        for kind in ("truth", "posterior", "exact", "bounds")
+    }
+    assert known["bounds"].tolist() == [[-1, 1], [-1, 1]]
+    assert len(np.unique(known["exact"], axis=1).T) == 1000
 
 
 def test_plain_runs_have_empty_tables(tmp_path):

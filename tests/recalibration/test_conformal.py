@@ -9,6 +9,7 @@ from known_posteriors import gaussian
 import prudent
 from prudent.diagnostics import diagnose
 from prudent.errors import InputError
+from prudent.estimators import FlowEstimator
 from prudent.recalibration import conformalize
 from prudent.recalibration.conformal import Levels, alphas_of
 
@@ -101,6 +102,18 @@ def test_it_saves_loads_draws_and_is_diagnosed(method, tmp_path):
     result = diagnose(again, theta, x, progress=False)
     assert float((result.coverage.curve - result.coverage.levels).abs().max()) < 0.09
     assert "500 pairs" in repr(again)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_observations_of_any_kind_have_the_same_region(foreign):
+    pandas = pytest.importorskip("pandas")
+    own = FlowEstimator(PROBLEM.prior, 2, (2,), hidden=(8,)).eval()
+    conformal = conformalize(gaussian() if foreign else own, *PROBLEM.draw(50, 1))
+    x = PROBLEM.draw(2, 2)[1]
+    expected = conformal(x).region(0.9).threshold
+    kinds = [x.tolist(), x.numpy(), x.double().numpy(), pandas.DataFrame(x.numpy())]
+    for same in kinds if foreign else [*kinds, x.double()]:  # ours has a type of its own
+        torch.testing.assert_close(conformal(same).region(0.9).threshold, expected)
 
 
 def test_mistakes_are_refused():

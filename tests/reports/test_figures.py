@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 import stores
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -273,6 +274,20 @@ def test_figures_look_as_they_did(drawn):
     assert far <= TOLERANCE, f"{far} bits differ; look at it, then run this file to accept"
 
 
+def contrast_on_white(color):
+    """The contrast of WCAG 2."""
+    part = np.array(mpl.colors.to_rgb(color))
+    light = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    return 1.05 / (light @ [0.2126, 0.7152, 0.0722] + 0.05)
+
+
+def test_lines_can_be_seen(drawn):
+    _, figure = drawn
+    lines = [line for axis in figure.axes for line in axis.lines]
+    assert all(contrast_on_white(line.get_color()) >= 3 for line in lines)
+    assert contrast_on_white("#bddf26") < 3  # the end of a color map that was drawn with
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_other_data_would_be_seen(name):
     reference = json.loads(REFERENCES.read_text())[name]
@@ -516,6 +531,30 @@ def test_the_corner_is_a_lower_triangle_with_the_truth():
     figure = draw("corner", bare)
     assert "exact" not in words(figure)
     assert "truth" not in words(figure)
+
+
+def test_the_corner_ends_at_the_bounds_of_the_prior():
+    """If the run has stored them; densities are reflected there."""
+    draws = thorough().draws
+    draws = draws[draws["run"] == draws["run"].iloc[0]]
+    shown = draws[draws["kind"] != "truth"]
+    ends = [
+        shown.groupby("parameter", sort=False)["value"]
+        .quantile(end)
+        .reset_index()
+        .assign(draw=place)
+        for place, end in enumerate((0.01, 0.99))
+    ]
+    keys = {name: draws[name].iloc[0] for name in ("run", "problem", "method", "budget", "seed")}
+    bounds = pd.concat(ends).assign(kind="bounds", **keys)
+    figure = draw("corner", dataclasses.replace(thorough(), draws=pd.concat((draws, bounds))))
+    first = draws["parameter"].iloc[0]
+    low, high = bounds[bounds["parameter"] == first].sort_values("draw")["value"]
+    rulers = {line.get_xdata()[0] for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
+    assert {low, high} <= rulers
+    (density,) = [part for part in figure.axes[0].collections if len(part.get_paths())][:1]
+    reached = density.get_paths()[0].vertices[:, 0]
+    assert (reached.min(), reached.max()) == pytest.approx((low, high))
 
 
 def test_history_has_the_terms_of_the_run():

@@ -61,7 +61,7 @@ def cli(ctx: click.Context) -> None:
     \b
     Examples:
       prudent demo
-      prudent train slcp --method calnre --budget 1024 -o runs/first
+      prudent train slcp --budget 1024 -o runs/first
       prudent diagnose runs/first
       prudent plot runs/first --observation x.npy -o corner.pdf
       prudent sweep sweeps/smoke.toml -o runs/smoke

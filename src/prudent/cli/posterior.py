@@ -91,7 +91,7 @@ def plot(
     """Draw the posterior of an observation as a pair plot, given by RUN.
 
     RUN is the directory of a run, or the file of a model. The regions hold 50 %
-    and 90 % of the draws.
+    and 90 % of the posterior.
 
     \b
     Examples:

@@ -94,10 +94,8 @@ class _Pooled(NeuralPosterior):
         """A quantity of theta (..., N, D) under each member, (K, ..., N)."""
         return torch.stack([getattr(part, name)(theta) for part in self.parts])
 
-    def rows(self, index: Tensor | slice) -> Self:
-        """The posteriors of some observations; nothing is embedded again."""
-        other = type(self)(self.estimator, [part.rows(index) for part in self.parts])
-        return self._informed(other, index)
+    def _chosen(self, index: Tensor | slice) -> Self:
+        return type(self)(self.estimator, [part.rows(index) for part in self.parts])
 
 
 class RatioEnsemblePosterior(_Pooled, RatioPosterior):
@@ -129,9 +127,8 @@ class FlowEnsemblePosterior(_Pooled):
         """Whether members have mass outside the prior's support."""
         return any(part.estimator.leaks for part in self.parts)
 
-    def rows(self, index: Tensor | slice) -> Self:
-        """The posteriors of some observations; nothing is embedded again."""
-        other = super().rows(index)
+    def _chosen(self, index: Tensor | slice) -> Self:
+        other = super()._chosen(index)
         return other.unnormalized() if self.normalization == "none" else other
 
     def unnormalized(self) -> Self:

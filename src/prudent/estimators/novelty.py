@@ -14,17 +14,18 @@ components of x, each in units of its spread, and of what these leave of it.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from prudent._randomness import generator
-from prudent.estimators.base import Standardize
+from prudent.estimators._standardize import Standardize
 
 # The share of simulations that are called far away.
 RATE = 0.01
-NAMES = ("location", "scale", "mean", "axes", "inverse", "leftover", "points", "scores")
+NAMES = ("location", "scale", "mean", "axes", "leftover", "points", "scores")
 # Simulations that are kept at most, and those below which nothing can be said.
 MOST_KEPT, LEAST_KEPT = 2000, 40
 NUM_COMPONENTS, NUM_NEIGHBORS = 32, 5
@@ -39,8 +40,9 @@ class Novelty:
 
     Args:
         tensors: The ``location``, ``scale`` and ``mean`` of x, the ``axes`` (C, F) of its
-            components and their ``inverse``, the spread of what is ``leftover``, the reference
-            ``points`` (M, C + 1), and the ``scores`` (n,) of simulations not among them.
+            components, orthogonal and divided by the components' spreads, the spread of what is
+            ``leftover``, the reference ``points`` (M, C + 1), and the ``scores`` (n,) of
+            simulations not among them.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -49,6 +51,9 @@ class Novelty:
         self.standardize = Standardize(tuple(location.shape))
         self.standardize.location.copy_(location)
         self.standardize.scale.copy_(self.tensors["scale"])
+        # Squares of axes whose spread is next to nothing are more than float32 holds.
+        axes = self.tensors["axes"].double()
+        self._inverse = (axes / axes.square().sum(dim=1, keepdim=True)).float()
 
     @classmethod
     @torch.no_grad()
@@ -72,7 +77,6 @@ class Novelty:
             "scale": standardize.scale,
             "mean": mean,
             "axes": (axes[:number] / spread[:number, None]).contiguous(),
-            "inverse": (axes[:number] * spread[:number, None]).contiguous(),
             "leftover": rest.square().sum(dim=1).mean().sqrt().clamp(min=LEAST_SPREAD),
             "points": torch.empty(0),
             "scores": torch.empty(0),
@@ -87,7 +91,7 @@ class Novelty:
         flat = self.standardize(x.float().cpu()).flatten(1).clamp(-FARTHEST, FARTHEST)
         flat = flat - self.tensors["mean"]
         known = flat @ self.tensors["axes"].T
-        rest = (flat - known @ self.tensors["inverse"]).square().sum(dim=1, keepdim=True).sqrt()
+        rest = (flat - known @ self._inverse).square().sum(dim=1, keepdim=True).sqrt()
         return torch.cat((known, rest / self.tensors["leftover"]), dim=1)
 
     @torch.no_grad()
@@ -107,3 +111,32 @@ class Novelty:
     def rate(self) -> float:
         """The share of simulations that the test calls far away; less cannot be told with few."""
         return max(RATE, 1 / (len(self.tensors["scores"]) + 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """Observations that are compared with the simulations when somebody asks.
+
+    Args:
+        test: The test.
+        x: The observations, of which some are meant.
+        place: The numbers of those that are meant, (N,).
+    """
+
+    test: Novelty
+    x: Tensor
+    place: Tensor
+
+    @classmethod
+    def of(cls, test: Novelty, x: Tensor) -> Self:
+        """All of x (N, ...), as it is now: its owner may fill it anew."""
+        return cls(test, x.detach().clone(), torch.arange(len(x)))
+
+    def rows(self, index: Tensor | slice) -> Self:
+        """Some of the observations; nothing is copied."""
+        chosen = index.cpu() if isinstance(index, Tensor) else index
+        return replace(self, place=self.place[chosen])
+
+    def p_value(self) -> Tensor:
+        """The share of simulations that are as far from the others as each of these is, (N,)."""
+        return self.test.p_value(self.x[self.place])

@@ -49,10 +49,9 @@ class FlowPosterior(NeuralPosterior):
         """The flows themselves, on the whole space."""
         return type(self)(self.estimator, self.features, raw=True)
 
-    def rows(self, index: Tensor | slice) -> Self:
-        """The posteriors of some observations; nothing is embedded again."""
+    def _chosen(self, index: Tensor | slice) -> Self:
         raw = self.normalization == "none"
-        return self._informed(type(self)(self.estimator, self.features[index], raw=raw), index)
+        return type(self)(self.estimator, self.features[index], raw=raw)
 
     @cached_property
     def log_mass(self) -> Tensor:

@@ -30,6 +30,7 @@ from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
 from prudent.estimators._support import Support
 from prudent.estimators.importance import SamplingReport
+from prudent.estimators.novelty import Observed
 from prudent.estimators.priors import check_prior, log_prior, marginal_density
 from prudent.estimators.sampling import complaint
 
@@ -141,15 +142,13 @@ class Summaries:
 
     Attributes:
         sampling: The report of the last :meth:`sample` that was not exact by itself, None before.
-        p_value: The share of simulations that are as far from the others as each observation is,
-            (N,); None if it is not known.
-        rate: The share of simulations that are called far away.
+        observed: The observations and the test for whether they are like the simulations; None if
+            there is no test.
     """
 
     estimator: Any
     sampling: SamplingReport | None = None
-    p_value: Tensor | None = None
-    rate: float = 0.0
+    observed: Observed | None = None
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -178,6 +177,11 @@ class Summaries:
             seed: The same seed gives the same draws; None draws from torch's global generator.
         """
         shape, how = as_shape(sample_shape), {} if method is None else {"method": method}
+        if how and self.estimator.normalized:
+            raise InputError(
+                f"`method` is {method!r}, but only ratios can be drawn from in several ways; "
+                "leave it out, as this posterior draws by itself."
+            )
         own = contextlib.nullcontext() if seed is None else seeded(whole("seed", seed), "draws")
         with own:
             draws, self.sampling = self._draw(shape, **how)
@@ -219,6 +223,19 @@ class Summaries:
         known = len(self) == 1 or "_drawn" in vars(self)
         told = complaint(self._drawn[1]) if known else None
         return [*filter(None, (self._far_away(), told))]
+
+    @cached_property
+    def p_value(self) -> Tensor | None:
+        """The share of simulations that are as far from the others as each observation is, (N,).
+
+        It is None if it is not known.
+        """
+        return None if self.observed is None else self.observed.p_value()
+
+    @property
+    def rate(self) -> float:
+        """The share of simulations that are called far away."""
+        return 0.0 if self.observed is None else self.observed.test.rate
 
     def _far_away(self) -> str | None:
         """The sentence about observations that are unlike the simulations."""
@@ -317,7 +334,7 @@ class Summaries:
             observation: The number of the observation, from 0.
 
         Returns:
-            A matplotlib figure. The regions hold 50 % and 90 % of the draws.
+            A matplotlib figure. The regions hold 50 % and 90 % of the posterior.
         """
         require("matplotlib", "report", "figures")
         from prudent import _corner
@@ -421,12 +438,12 @@ def _quantile(draws: Tensor, q: float | Sequence[float]) -> Tensor:
 def _figure(value: float, spread: float) -> str:
     """A number with as many digits as three of the spread deserve.
 
-    >>> _figure(1.23456, 0.1), _figure(123456.789, 0.1), _figure(1e-9, 1.0)
+    >>> _figure(1.23456, 0.1), _figure(123456.789, 0.1), _figure(-1e-9, 1.0)
     ('1.235', '123456.789', '0.00')
     """
     if not (math.isfinite(value) and 1e-4 <= spread < 1e5):
         return f"{value:.4g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(spread)))}f}"
+    return f"{value:z.{max(0, 2 - math.floor(math.log10(spread)))}f}"
 
 
 def _climb(log_prob: Any, place: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ table        columns
 ``history``  one row per epoch: ``member epoch loss validation_loss`` and what else was recorded
 ``ranks``    thorough runs: ``test`` (``sbc`` or ``tarp``), ``parameter level value lower upper
              p_value``; the band holds the whole curve of an exact posterior with 95 %
-``draws``    thorough runs: ``kind`` (``posterior``, ``exact`` where known, or ``truth``), ``draw
-             parameter value`` for the first test pair
+``draws``    thorough runs: ``kind`` (``posterior``, ``truth``, and where they are known ``exact``
+             and the prior's ``bounds``), ``draw parameter value`` for the first test pair
 ===========  ====================================================================================
 
 Each diagnostic of :mod:`prudent.diagnostics.registry` has a table of its own name as well,

@@ -22,7 +22,7 @@ from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError
-from prudent.estimators.priors import log_prior
+from prudent.estimators.priors import log_prior, support_bounds
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
@@ -36,7 +36,7 @@ from prudent.version import __version__
 
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
 NUM_DRAWS = 1000
-NUM_CANDIDATES = 100_000
+NUM_CANDIDATES, CHUNK = 1_000_000, 100_000
 
 logger = logging.getLogger("prudent")
 
@@ -164,12 +164,15 @@ def _details(
     theta, x = diagnosis.pairs.theta[:1], diagnosis.pairs.x[:1]
     with seeded(seed, "portrait"):
         drawn = {"truth": theta, "posterior": estimator(x).sample((NUM_DRAWS,))[:, 0]}
+    prior = problem.prior
+    if (bounds := support_bounds(prior, problem.dim)) is not None:
+        drawn["bounds"] = torch.stack(bounds)
     if problem.log_posterior is not None:
-        prior = problem.prior
-        with seeded(seed, "exact"):  # resampled from the prior
+        with seeded(seed, "exact"):  # chosen from draws of the prior, none of them twice
             found = prior.sample((NUM_CANDIDATES, 1))
-            log_weight = problem.log_posterior(found, x)[:, 0] - log_prior(prior, found[:, 0])
-            chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS, replacement=True)
+            parts = [problem.log_posterior(some, x)[:, 0] for some in found.split(CHUNK)]
+            log_weight = torch.cat(parts) - log_prior(prior, found[:, 0])
+            chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS)
         drawn["exact"] = found[chosen, 0]
     draws = [
         {"kind": kind, "parameter": name, **plain({"values": column})}

@@ -26,6 +26,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from prudent._arrays import as_tensor
 from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
@@ -100,6 +101,7 @@ class ConformalPosterior(Summaries):
 
     def __init__(self, estimator: "Conformal", inner: Any, x: Tensor) -> None:
         self.estimator, self.inner, self.x = estimator, inner, x
+        self.observed = getattr(inner, "observed", None)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -150,9 +152,10 @@ class Conformal:
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
-        observed = torch.as_tensor(x)
+        observed = as_tensor("x", x).detach()
         shape = getattr(self.inner, "x_shape", observed.shape[1:])
-        return ConformalPosterior(self, self.inner(x), observed.reshape(-1, *shape))
+        inner = self.inner(x if isinstance(x, Tensor) else observed)
+        return ConformalPosterior(self, inner, observed.reshape(-1, *shape))
 
     @cached_property
     def dtype(self) -> torch.dtype:

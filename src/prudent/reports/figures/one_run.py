@@ -87,6 +87,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     }
     posterior, exact, truth = (tables.get(kind) for kind in ("posterior", "exact", "truth"))
     assert posterior is not None
+    bounds = tables.get("bounds")  # which earlier runs do not have
     return corners.corner(
         posterior,
         names,
@@ -95,4 +96,5 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
         color=look.color,
         truth=None if truth is None else truth[0],
         exact=exact,
+        bounds=None if bounds is None else bounds.T,
     )

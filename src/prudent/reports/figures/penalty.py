@@ -35,8 +35,9 @@ def sensitivity_samples(curves: DataFrame) -> Figure:
 def _sensitivity(curves: DataFrame, setting: str, name: str) -> Figure:
     rows, planned = _scan(finished(curves), curves, setting, name)
     values = sorted(rows[setting].unique())
-    shades = mpl.colormaps["viridis"].resampled(256)
-    colors = [shades(0.88 * index / max(1, len(values) - 1)) for index in range(len(values))]
+    # Beyond this the colors are too light for a line on white.
+    shades, lightest = mpl.colormaps["plasma"].resampled(256), 0.6
+    colors = [shades(lightest * index / max(1, len(values) - 1)) for index in range(len(values))]
     figure, axes = plots.canvas(1, 3, panel=(2.15, 2.0))
     left, middle, right = axes[0]
     plots.diagonal(left, words=True)
@@ -87,7 +88,7 @@ def _scan(
 
 
 def _points(axis: Axes, colors: Sequence[Any], middle: Any, lower: Any, upper: Any) -> None:
-    axis.plot(range(len(middle)), middle, color="0.6", linewidth=0.8, zorder=1)
+    axis.plot(range(len(middle)), middle, color="0.55", linewidth=0.8, zorder=1)
     points = zip(colors, middle, middle - lower, upper - middle, strict=True)
     style: Any = {"marker": "o", "capsize": 2, "elinewidth": 1}
     for place, (color, value, below, above) in enumerate(points):

@@ -1,0 +1,115 @@
+"""Flows inside the prior's support against the flow of 0.1.0, cut there, on the same pairs.
+
+`support.py run` measures what is missing in support.json; it can be killed and goes on.
+`support.py table` compares. 0.1.0 trained for 500 epochs and kept the best of them by validation;
+here both kinds stop after 20 epochs without progress, which keeps the same epoch unless a better
+one comes later than that.
+"""
+
+import argparse
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+
+import prudent
+from prudent._files import write_atomic
+from prudent.datasets.simulate import draw, draw_pairs
+from prudent.training.options import BEFORE_3, PRESETS
+
+FILE = Path(__file__).with_name("support.json")
+PROBLEMS, SEEDS = ("slcp", "mg1"), range(5)
+BUDGET, NUM_TEST, PATIENCE = 4096, 1000, 20
+# The settings of the flow that lives inside the support, and of that of 0.1.0.
+KINDS = {"inside": {}, "0.1.0, cut": {**PRESETS["paper"], **BEFORE_3}}
+KEY = ("problem", "seed", "kind")
+HEAD = ("problem", "simulations", "seeds", "inside the support", "0.1.0, cut to it", "difference",
+        "0.1.0, mass outside")  # fmt: skip
+
+
+def measured(name, seed, kind):
+    """One result: the mean log posterior of the test pairs, and the coverage of the same flow."""
+    problem = prudent.problems.get(name)
+    pairs, prior = draw_pairs(problem, BUDGET, seed), problem.prior
+    theta, x = draw(problem, NUM_TEST, seed, "test")[:2]
+    options = {**KINDS[kind], "patience": PATIENCE, "seed": seed, "progress": False}
+    start = time.process_time()
+    estimator = prudent.fit(pairs.theta, pairs.x, prior, method="npe", **options)
+    seconds = time.process_time() - start
+    with torch.no_grad():
+        posterior = estimator(x)
+        log_posterior = posterior.log_prob(theta).double()
+        inside = posterior.log_mass.double().exp() if estimator.leaks else torch.ones(())
+    diagnosis = prudent.diagnose(estimator, theta, x, method="samples", seed=seed, progress=False)
+    return {
+        **dict(zip(KEY, (name, seed, kind), strict=True)),
+        "log_posterior": float(log_posterior.mean()),
+        "leakage": float(1 - inside.mean()),
+        "auc": diagnosis.auc,
+        "worst_shortfall": diagnosis.worst_shortfall,
+        "epochs": len(estimator.history),
+        "cpu_seconds": seconds,
+    }
+
+
+def read():
+    return json.loads(FILE.read_text()) if FILE.exists() else []
+
+
+def run():
+    """Measure what is missing, whole pairs of kinds first."""
+    for cell in ((name, seed, kind) for seed in SEEDS for name in PROBLEMS for kind in KINDS):
+        if any(tuple(one[key] for key in KEY) == cell for one in read()):
+            continue
+        result = measured(*cell)
+        if not math.isfinite(result["log_posterior"]):
+            raise SystemExit(f"{cell}: the log posterior is {result['log_posterior']}")
+        rounded = {k: round(v, 5) if isinstance(v, float) else v for k, v in result.items()}
+        lines = ",\n".join(json.dumps(one) for one in [*read(), rounded])
+        write_atomic(FILE, f"[\n{lines}\n]\n".encode())
+        print(rounded, flush=True)
+
+
+def spread(values, form):
+    """The mean of several seeds, with their standard deviation."""
+    text = format(mean(values), form)
+    return f"{text} ± {stdev(values):.3f}" if len(values) > 1 else text
+
+
+def table(results):
+    """A row for each problem, over the seeds that both kinds have."""
+    rows = []
+    for name in PROBLEMS:
+        found = {kind: {} for kind in KINDS}
+        for one in results:
+            if one["problem"] == name:
+                found[one["kind"]][one["seed"]] = one
+        ours, before = found.values()
+        seeds = sorted(ours.keys() & before.keys())
+        if not seeds:
+            continue
+        sharp = [[kind[seed]["log_posterior"] for seed in seeds] for kind in (ours, before)]
+        gain = [new - old for new, old in zip(*sharp, strict=True)]
+        outside = mean(before[seed]["leakage"] for seed in seeds)
+        means = (spread(sharp[0], ".3f"), spread(sharp[1], ".3f"), spread(gain, "+z.3f"))
+        rows.append((name, f"{BUDGET:,}", str(len(seeds)), *means, f"{100 * outside:.1f} %"))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("run", "table"))
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if parser.parse_args().what == "run":
+        run()
+    for cells in (HEAD, ("---",) * len(HEAD), *table(read())):
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
