@@ -15,8 +15,8 @@ import click
 import pytest
 
 from prudent.cli.entry import cli
-from prudent.estimators.priors import from_table
 from prudent.experiments.config import KEYS
+from prudent.experiments.prior_files import from_table
 from prudent.experiments.settings import Mistakes
 from prudent.experiments.sweep import read_blocks, read_job
 from prudent.reports.figures import FIGURES

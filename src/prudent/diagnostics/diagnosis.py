@@ -27,6 +27,7 @@ from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge, margin
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for, log_prior
+from prudent.estimators.summaries import to_arviz
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
@@ -213,6 +214,19 @@ class Diagnosis:
         margins = {self.num_pairs: margin(self.num_pairs)}
         drawn = curves["levels"], curves["curve"]
         return _plots.diagnosis(self._headline, drawn, margins, tests)
+
+    def to_arviz(self) -> Any:
+        """The ranks of a thorough diagnosis for ArviZ, in the group ``prior_sbc``.
+
+        ``theta`` holds, for each test pair and function, how many of the attribute ``ndraws``
+        posterior draws lie below the truth; the functions are the coordinate ``parameter``.
+        """
+        found: Any = self.results.get("sbc")
+        if found is None:
+            raise InputError("there are no ranks; ask for them with diagnose(..., thorough=True).")
+        ranks = found.ranks
+        facts = {"ndraws": ranks.num_samples, "verdict": str(self.verdict), "notes": ranks.caveats}
+        return to_arviz("prior_sbc", ranks.ranks.T, ranks.names, facts)
 
     @property
     def _headline(self) -> str:

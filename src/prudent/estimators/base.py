@@ -20,6 +20,7 @@ from prudent._files import dump_tensors, write_atomic
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError, one_line, shortened
+from prudent.estimators import _description
 from prudent.estimators._regression import Regression
 from prudent.estimators._support import Support
 from prudent.estimators.networks import Embedding, Flatten, build
@@ -149,6 +150,13 @@ class Saved(nn.Module):
                 f"{path} is a directory; give a file name, such as model.safetensors."
             )
         write_atomic(path, self.to_bytes())
+
+    def summary(self) -> str:
+        """What the estimator is, what it was trained on, and the verdict about it, for reading."""
+        return _description.text(self)
+
+    def _repr_html_(self) -> str:
+        return _description.page(self)
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor ``(N, *x_shape)``."""
