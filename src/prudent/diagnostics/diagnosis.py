@@ -191,10 +191,14 @@ class Diagnosis:
             metrics["pairs"] = "out-of-fold pairs"
         return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=metrics)
 
+    @classmethod
+    def scalars(cls) -> list[str]:
+        """The names of the scalars that every diagnosis has."""
+        return [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
+
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
-        names = [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
-        values = {name: _plain(getattr(self, name)) for name in (*names, "num_excluded")}
+        values = {name: _plain(getattr(self, name)) for name in (*self.scalars(), "num_excluded")}
         for result in self.results.values():
             values |= result.metrics()
         return values

@@ -309,8 +309,9 @@ class Summaries:
 
     def to_arviz(self, observation: int = 0) -> Any:
         """The draws of one observation for ArviZ, as ``theta`` with the names as coordinates."""
+        draws = self._one(observation)
         facts = {"notes": " ".join(self.notes()), "verdict": self.verdict}
-        return to_arviz("posterior", self._one(observation), self.names, facts)
+        return to_arviz("posterior", draws, self.names, facts)
 
     def plot(
         self, truth: Any = None, names: Sequence[str] | None = None, observation: int = 0
