@@ -75,7 +75,8 @@ def diagnose(
     if options["thorough"]:
         require(*THOROUGH_NEEDS)
     say("loading torch ...")
-    from prudent.experiments.run import Diagnosis, diagnose_run
+    from prudent.diagnostics import Diagnosis
+    from prudent.experiments.run import diagnose_run
 
     for name in (name for name, *_ in conditions if name not in CONDITIONS):
         if name not in Diagnosis.scalars():

@@ -31,17 +31,7 @@ from prudent.errors import InputError, PrudentError, one_line, shortened
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
 LONGEST = 4000
-BUILT_ON = (
-    "torch",
-    "numpy",
-    "zuko",
-    "click",
-    "safetensors",
-    "h5py",
-    "zarr",
-    "matplotlib",
-    "arviz",
-)
+BUILT_ON = ("torch", "numpy", "zuko", "safetensors", "h5py", "zarr", "matplotlib", "arviz")
 EPILOG = f"""{EXIT_CODES}
 
 \b
@@ -96,15 +86,12 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
 def _surroundings() -> list[str]:
     """What a report of a bug should say of the machine; nothing heavy is imported for it."""
     lines = [f"python {platform.python_version()}", platform.platform()]
-    lines.append(
-        f"{len(os.sched_getaffinity(0))} cores" if hasattr(os, "sched_getaffinity") else ""
-    )
     for name in BUILT_ON:
         try:
             lines.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             lines.append(f"{name} not installed")
-    return [line for line in lines if line]
+    return lines
 
 
 for command in (demo, list_problems, simulate, train, diagnose, sample, plot, sweep, report):
@@ -117,9 +104,9 @@ def main() -> NoReturn:
     _listen_to_signals()
     flags: dict[str, bool] = {}
     try:
-        cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
+        code = cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
         sys.stdout.flush()
-        sys.exit(0)
+        sys.exit(code or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt, Terminated) as error:

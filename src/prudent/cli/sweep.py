@@ -15,7 +15,7 @@ from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, out
 from prudent.cli.output import allow_import, asked_for, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.launch import SHIPPED, LaunchOptions, Overview, find_sweep, launch
+from prudent.experiments.launch import LaunchOptions, Overview, find_sweep, launch
 from prudent.experiments.store import STATES, RunState, states
 from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 
@@ -107,7 +107,7 @@ def _write_start(file: str | None) -> None:
     if path.exists():
         raise InputError(f"{path} exists; name another file.")
     check_writable(path.parent)
-    text = (SHIPPED / "smoke.toml").read_text().replace('"smoke"', json.dumps(path.stem), 1)
+    text = find_sweep("sweeps/smoke.toml").read_text().replace('"smoke"', json.dumps(path.stem), 1)
     write_atomic(path, text.encode())
     show(f"Sweep: {path}\nNext: prudent sweep {path} --dry-run")
 
