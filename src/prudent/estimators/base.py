@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from prudent._arrays import as_tensor
+from prudent._arrays import as_tensor, placed
 from prudent._files import dump_tensors, write_atomic
 from prudent._settings import whole
 from prudent.contracts import Prior
@@ -349,7 +349,8 @@ class NeuralEstimator(Saved):
 
     def observations(self, x: Any) -> Tensor:
         """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
-        x = as_tensor("x", x, self.x_scale.scale.dtype)
+        scale = self.x_scale.scale
+        x = placed("x", as_tensor("x", x, scale.dtype), scale.device)
         if tuple(x.shape) == self.x_shape:
             x = x.unsqueeze(0)
         if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
@@ -362,8 +363,7 @@ class NeuralEstimator(Saved):
                 f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        found: Tensor = x.to(self.x_scale.scale.device)
-        return found
+        return x
 
     def embed(self, x: Any) -> Tensor:
         """The features (N, F) of observations."""
@@ -402,7 +402,8 @@ class NeuralPosterior(Summaries):
 
     def _theta(self, theta: Any) -> Tensor:
         """Parameters (..., N, D) as a tensor of the prior's type."""
-        value = as_tensor("theta", theta, self.estimator.dtype).to(self.features.device)
+        value = as_tensor("theta", theta, self.estimator.dtype)
+        value = placed("theta", value, self.features.device)
         number, dim = len(self), self.estimator.dim
         rows = value.shape[-2] if value.ndim > 1 else 1
         if value.ndim == 0 or value.shape[-1] != dim or not (rows in (1, number) or number == 1):
