@@ -363,7 +363,8 @@ class NeuralEstimator(Saved):
                 f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        return x
+        found: Tensor = x
+        return found
 
     def embed(self, x: Any) -> Tensor:
         """The features (N, F) of observations."""
