@@ -63,7 +63,7 @@ docs: $(VENV)/.stamp-docs
 
 # Wheel and sdist, and the wheel in an environment with the core dependencies and nothing else: what
 # the package forgot, or an extra that the core imports, fails here.
-package: venv
+package:
 	@echo "Building wheel and sdist, and testing the wheel with the core dependencies alone ..."
 	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
 	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling

@@ -1,4 +1,4 @@
-"""The package as it is installed: what is inside, what it costs to import, and that it works alone.
+"""The package as it is installed: what is inside, what its import costs, that it works alone.
 
 ``make package`` runs this and the tests of the core in an environment without any extra.
 """
