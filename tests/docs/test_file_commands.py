@@ -135,8 +135,8 @@ def test_units_and_truth_are_in_the_figure(trained):
     ],
 )
 def test_conditions_decide_the_exit_code(condition, code, trained):
-    arguments = ["diagnose", "run", "--data", "test.h5", "-q", "--fail-if", condition]
-    result = command(*arguments, cwd=trained)
+    arguments = ["diagnose", "run", "--data", "test.h5", "-q", "--num-test", "20"]
+    result = command(*arguments, "--fail-if", condition, cwd=trained)
     assert result.returncode == code, result.stderr
 
 
