@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
-	tests/estimators/test_families.py tests/estimators/test_novelty.py tests/experiments/test_prior_files.py \
+	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
 	tests/experiments/test_settings.py tests/training/test_methods.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -68,7 +68,7 @@ package:
 	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
 	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
 	$(CORE)/python -m hatchling build --directory dist
-	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest
+	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest hypothesis
 	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
 	@echo "Package: $$(ls dist)"
 
