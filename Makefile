@@ -7,7 +7,7 @@ CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
 	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
-	tests/experiments/test_settings.py tests/training/test_methods.py tests/training/test_objectives.py \
+	tests/experiments/test_settings.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
