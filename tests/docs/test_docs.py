@@ -156,7 +156,7 @@ def test_some_commands_are_found():
 def test_sweeps_and_settings_have_known_keys(page):
     for text in blocks(page.read_text(), "toml"):
         settings = tomllib.loads(text)
-        if {"kind", "parameter"} & set(settings):
+        if {"kind", "family", "parameter"} & set(settings):
             assert from_table(settings)[0].event_shape == (2,)
             continue
         mistakes = mistakes_of(settings)
