@@ -59,7 +59,8 @@ def test_nothing_is_left_behind(method, tmp_path):
         assert torch.equal(moved.cpu(), posterior.log_prob(theta).cpu())
 
 
-@pytest.mark.parametrize("method", ["npe", "nre"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["npe"])
 def test_it_is_diagnosed_and_recalibrated_where_it_is(method):
     test = pairs(130, 2)
     with elsewhere() as device:
