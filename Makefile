@@ -3,9 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := .venv-core/bin
+# What needs no extra.
+CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
+	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
+	tests/experiments/test_settings.py tests/training/test_objectives.py \
+	tests/training/test_options.py tests/diagnostics/test_verdict.py
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: venv demo quick test lint bench docs clean
+.PHONY: venv demo quick test lint bench docs package clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.stamp-venv
@@ -46,6 +52,7 @@ quick: venv
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto
 	$(MAKE) docs
+	$(MAKE) package
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py
@@ -54,5 +61,16 @@ docs: $(VENV)/.stamp-docs
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs 2 docs docs/_build/html
 	@echo "Documentation: docs/_build/html/index.html"
 
+# Wheel and sdist, and the wheel in an environment with the core dependencies and nothing else: what
+# the package forgot, or an extra that the core imports, fails here.
+package:
+	@echo "Building wheel and sdist, and testing the wheel with the core dependencies alone ..."
+	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
+	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	$(CORE)/python -m hatchling build --directory dist
+	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest hypothesis
+	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
+	@echo "Package: $$(ls dist)"
+
 clean:
-	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-core dist docs/_build .mypy_cache .ruff_cache .pytest_cache

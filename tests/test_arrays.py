@@ -11,7 +11,9 @@ from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs, read
 from prudent.diagnostics import c2st, kl, local_coverage, mmd, posterior_ranks, predictive_check
 from prudent.errors import DataError, InputError, PrudentError
-from prudent.estimators.priors import Product, from_table, log_prior
+from prudent.estimators.families import Product
+from prudent.estimators.priors import log_prior
+from prudent.experiments.prior_files import from_table
 from prudent.training import methods
 
 GAUSSIAN = problems.get("gaussian")

@@ -46,6 +46,16 @@ def float32(name: str, value: Any) -> Tensor:
     return as_tensor(name, value).detach().cpu()
 
 
+def placed(name: str, value: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the device of an estimator: those of the CPU are moved, others refused."""
+    if value.device.type != "cpu" and value.device != device:
+        raise DataError(
+            f"`{name}` is on {value.device}, the estimator on {device}; move one of them: "
+            f"estimator.to({str(value.device)!r}), or {name}.cpu()."
+        )
+    return value.to(device)
+
+
 def as_shape(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
     """The shape of draws, from several whole numbers or a single one.
 

@@ -15,8 +15,8 @@ import click
 import pytest
 
 from prudent.cli.entry import cli
-from prudent.estimators.priors import from_table
 from prudent.experiments.config import KEYS
+from prudent.experiments.prior_files import from_table
 from prudent.experiments.settings import Mistakes
 from prudent.experiments.sweep import read_blocks, read_job
 from prudent.reports.figures import FIGURES
@@ -156,7 +156,7 @@ def test_some_commands_are_found():
 def test_sweeps_and_settings_have_known_keys(page):
     for text in blocks(page.read_text(), "toml"):
         settings = tomllib.loads(text)
-        if {"kind", "parameter"} & set(settings):
+        if {"kind", "family", "parameter"} & set(settings):
             assert from_table(settings)[0].event_shape == (2,)
             continue
         mistakes = mistakes_of(settings)

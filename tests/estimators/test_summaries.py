@@ -262,6 +262,7 @@ def test_arviz():
     assert found.coords["parameter"].values.tolist() == ["mass", "spin"]
     np.testing.assert_array_equal(found.values[0], posterior._drawn[0][:, 1])
     assert "worth 2.5" in data["posterior"].attrs["notes"]
+    assert data["posterior"].attrs["verdict"].startswith("not measured")
     assert len(arviz.summary(data)) == 2
 
 

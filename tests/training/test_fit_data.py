@@ -15,7 +15,9 @@ from prudent import fit, problems
 from prudent.datasets import Pairs, Stream, read
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import DataError, InputError
-from prudent.estimators.priors import Product, from_spec, from_table, log_prior, to_spec
+from prudent.estimators.families import Product
+from prudent.estimators.priors import from_spec, log_prior, to_spec
+from prudent.experiments.prior_files import from_table
 from prudent.problems import Problem
 
 GAUSSIAN = problems.get("gaussian")

@@ -8,9 +8,11 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import signal
 import sys
 import warnings
+from importlib import metadata
 from typing import Any, NoReturn
 
 import click
@@ -29,6 +31,13 @@ from prudent.errors import InputError, PrudentError, one_line, shortened
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 80}
 LONGEST = 4000
+BUILT_ON = ("torch", "numpy", "zuko", "safetensors", "h5py", "zarr", "matplotlib", "arviz")
+EPILOG = f"""{EXIT_CODES}
+
+\b
+Completion: eval "$(_PRUDENT_COMPLETE=bash_source prudent)"
+in ~/.bashrc; for zsh and fish put zsh_source or fish_source.
+"""
 INTERRUPTED = "interrupted; finished runs are kept, the same command continues."
 
 
@@ -52,10 +61,11 @@ class Group(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=Group, context_settings=CONTEXT, epilog=EXIT_CODES, invoke_without_command=True)
-@click.version_option(__version__, message="prudent %(version)s")
+@click.group(cls=Group, context_settings=CONTEXT, epilog=EPILOG, invoke_without_command=True)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.option("-v", "verbose", is_flag=True, help="With --version: also of what it builds on.")
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """Neural posteriors that do not claim more than the data supports.
 
     \b
@@ -66,8 +76,22 @@ def cli(ctx: click.Context) -> None:
       prudent plot runs/first --observation x.npy -o corner.pdf
       prudent sweep sweeps/smoke.toml -o runs/smoke
     """
+    if version:
+        show("\n".join([f"prudent {__version__}", *(_surroundings() if verbose else [])]))
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         show(ctx.get_help())
+
+
+def _surroundings() -> list[str]:
+    """What a report of a bug should say of the machine; nothing heavy is imported for it."""
+    lines = [f"python {platform.python_version()}", platform.platform()]
+    for name in BUILT_ON:
+        try:
+            lines.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{name} not installed")
+    return lines
 
 
 for command in (demo, list_problems, simulate, train, diagnose, sample, plot, sweep, report):
@@ -80,9 +104,9 @@ def main() -> NoReturn:
     _listen_to_signals()
     flags: dict[str, bool] = {}
     try:
-        cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
+        code = cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
         sys.stdout.flush()
-        sys.exit(0)
+        sys.exit(code or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt, Terminated) as error:

@@ -1,5 +1,6 @@
 """``prudent sweep``: many runs from one file, and what is said about them."""
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 import click
 
+from prudent._files import write_atomic
 from prudent._progress import duration
 from prudent.cli.options import EXIT_CODES, LAUNCH, as_json, debug, options, output, quiet
 from prudent.cli.output import allow_import, asked_for, check_writable, emit, progress, say, show
@@ -20,7 +22,7 @@ from prudent.experiments.sweep import MOST_RUNS, Sweep, read_sweep, stored_sweep
 WATCH_SECONDS = 2.0
 # Looks after which nothing is expected to begin; workers take a while to load.
 IDLE_LOOKS = 10
-MODES = ("dry_run", "status", "watch", "print_script")
+MODES = ("init", "dry_run", "status", "watch", "print_script")
 MOST_LISTED = 10
 REASONS = {
     "left": "new",
@@ -41,6 +43,7 @@ BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
 @click.option("--status", is_flag=True, help="Only say what is done, running, failed, left.")
 @click.option("--watch", is_flag=True, help="The status again and again, until all is done.")
 @click.option("--verify", is_flag=True, help="With --status: check all files of all runs.")
+@click.option("--init", is_flag=True, help="Only write FILE, as a start for your own.")
 @click.option("--print-script", is_flag=True, help="Only print a Slurm job that does it.")
 @click.option("--allow-code", is_flag=True, help="Trust a FILE from elsewhere that names code.")
 @as_json
@@ -66,6 +69,9 @@ def sweep(
     """
     looking = do["status"] or do["watch"]
     _check_modes(do)
+    if do["init"]:
+        _write_start(file)
+        return
     if file is not None:
         plan = read_sweep(find_sweep(file), changes, max_runs)
     elif output is not None and looking:
@@ -91,6 +97,19 @@ def sweep(
             _print_script(plan, root, changes, max_runs)
         else:
             _run(look())
+
+
+def _write_start(file: str | None) -> None:
+    """A commented file to begin from."""
+    path = Path(file or "sweep.toml")
+    if path.suffix != ".toml":
+        raise InputError(f"expected a name that ends in .toml, such as {path.name}.toml.")
+    if path.exists():
+        raise InputError(f"{path} exists; name another file.")
+    check_writable(path.parent)
+    text = find_sweep("sweeps/smoke.toml").read_text().replace('"smoke"', json.dumps(path.stem), 1)
+    write_atomic(path, text.encode())
+    show(f"Sweep: {path}\nNext: prudent sweep {path} --dry-run")
 
 
 def _check_modes(do: dict[str, Any]) -> None:

@@ -51,12 +51,13 @@ class TrainCommand(click.Command):
 @click.option("--theta", hidden=True)
 @click.option("--x", hidden=True)
 @click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
+@click.option("--dry-run", is_flag=True, help="Only check everything and say what would be done.")
 @options(TRAINING.values())
 @as_json
 @quiet
 @debug
 @click.pass_context
-def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> None:
+def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool, **_: Any) -> None:
     """Simulate PROBLEM, train on it, measure coverage, and store the run.
 
     The same command continues a killed one. A file given by --config holds the
@@ -86,7 +87,10 @@ def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> N
         import_attribute(wanted.problem)
     if not wanted.problem.startswith("file:"):
         wanted = dataclasses.replace(wanted, source=source_digest(wanted.problem))
-    store.find(path, wanted)  # refuses another run before torch is loaded
+    finished = store.find(path, wanted)  # refuses another run before torch is loaded
+    if dry_run:
+        _show_plan(wanted, path, is_done=finished is not None)
+        return
     say(f"{wanted} ...")
     from prudent.experiments.run import run_one
 
@@ -102,6 +106,18 @@ def train(ctx: click.Context, /, output: str, config: str | None, **_: Any) -> N
         show(f"Test pairs: the last {inputs.num_held_out:,} rows of {inputs.source}, held out.")
     show(f"Results: {path}")
     show(f"Next: prudent report {path} -o report.html")
+
+
+def _show_plan(wanted: RunConfig, path: Path, *, is_done: bool) -> None:
+    """What the command would do, after everything was checked."""
+    if emit("train", {"path": str(path), "done": is_done, "config": wanted.to_dict()}):
+        return
+    training = wanted.training.to_dict()
+    rows = {**wanted.to_dict(), **training, "training": None, "data": None, "prior": None}
+    for name, value in rows.items():
+        if value is not None and value != "":
+            show(f"  {name:<20}{value}")
+    show(f"{path} is done already." if is_done else f"Nothing was done. It would go to {path}.")
 
 
 def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any], bool]:

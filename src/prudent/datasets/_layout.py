@@ -122,6 +122,17 @@ def documents(attributes: Json) -> dict[str, Json]:
     return found
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a directory claims to be a store of simulations by prudent, sound or not."""
+    if not (path / "zarr.json").is_file():
+        return False
+    try:
+        found = read_json(path, "zarr.json").get("attributes")
+    except StoreError:
+        return True  # damaged, which opening it will tell
+    return isinstance(found, dict) and found.get("kind") == KIND
+
+
 def load(path: Path) -> Json:
     """The attributes of the store at a path, after all documents were checked."""
     if not (path / "zarr.json").is_file():

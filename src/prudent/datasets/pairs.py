@@ -54,9 +54,9 @@ class Pairs:
         theta = as_tensor("theta", theta, dtype).detach().cpu()
         x = float32("x", x)
         check_shapes(tuple(theta.shape), tuple(x.shape))
-        _refuse_non_finite("theta", theta)
+        refuse_non_finite("theta", theta)
         if invalid == "refuse":
-            _refuse_non_finite("x", x)
+            refuse_non_finite("x", x)
             return cls(theta, x)
         pairs = cls.among(theta, x, finite_rows(x))
         if (number := pairs.num_invalid) > 0:
@@ -214,6 +214,8 @@ def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
         raise DataError(f"expected `x` of shape (N, ...), got {x}.{hint}")
     if theta[0] != x[0]:
         hint = " Is theta transposed? Use theta.T." if theta[1] == x[0] else ""
+        if theta[-1] == x[-1]:
+            hint = " Are both transposed, as Fortran writes them? Save theta.T and x.T."
         raise DataError(
             f"`theta` has {theta[0]:,} rows, `x` has {x[0]:,}: they must come in pairs, one row "
             f"of each per simulation.{hint}"
@@ -222,7 +224,8 @@ def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:
         raise DataError("`theta` and `x` are empty; expected at least one simulation.")
 
 
-def _refuse_non_finite(name: str, value: Tensor) -> None:
+def refuse_non_finite(name: str, value: Tensor) -> None:
+    """Refuse an array with rows that hold NaN or infinity."""
     bad = ~finite_rows(value)
     if not bool(bad.any()):
         return

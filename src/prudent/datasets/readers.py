@@ -1,20 +1,15 @@
-"""Simulations from files of other programs.
+"""Simulations from files of other programs: which array is which, and their rows.
 
-A file may come from anywhere. No reader here runs code from it, follows it to other files, or
-reserves memory that the file's own size does not justify.
+How each kind of file is opened, so that nothing in it can run, is in ``_formats.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Union
+from typing import Any, Union
 
 import numpy as np
 import torch
@@ -22,31 +17,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from prudent._arrays import as_tensor, finite_rows
-from prudent._extras import require
+from prudent.datasets import _formats as formats
+from prudent.datasets import _layout
 from prudent.datasets._layout import CHUNK_BYTES, row_bytes
 from prudent.datasets.pairs import Pairs, check_shapes
 from prudent.datasets.store import Store
 from prudent.datasets.streaming import Data, Stream
-from prudent.errors import DataError, InputError, StoreError, one_line
+from prudent.errors import DataError, InputError
 
-MAX_BYTES = 4 * 2**30
-MAX_RATIO = 1000
 NUM_CHUNKS = 64
 #: Data of more bytes than this, as float32, are streamed.
 STREAM_BYTES = 2 * 2**30
-PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt", ".npy"}
-#: The names under which other programs keep parameters and observations.
+PICKLES = {".pt", ".pth", ".pkl", ".pickle", ".joblib", ".ckpt"}
+#: The names under which other programs keep parameters and observations, in any capitals.
 NAMES = {
-    "theta": ("theta", "thetas", "parameters", "params"),
-    "x": ("x", "xs", "data", "observations", "simulations"),
+    "theta": ("theta", "thetas", "parameters", "parameter", "params", "pars"),
+    "x": ("x", "xs", "data", "observations", "observation", "obs", "simulations"),
 }
-#: Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, nbit, scaleoffset,
-#: lzf. Any other would load a plugin, which is code.
-HDF5_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
+MOST_LISTED = 10
 
 Source = Union[str, os.PathLike[str], Store, "FileRows"]
-# The arrays of a file by name, each opened when it is called.
-Arrays = dict[str, Callable[[], Any]]
 
 
 def read(
@@ -62,10 +52,11 @@ def read(
     """Pairs from a file or from a store of simulations.
 
     Args:
-        source: A ``.npz``, ``.safetensors``, ``.h5`` or ``.hdf5`` file, or a store or its
-            directory.
-        theta: The name of the parameters in a file; guessed if it is plain.
-        x: The name of the observations in a file; guessed if it is plain.
+        source: A ``.npz``, ``.safetensors``, ``.h5``, ``.hdf5`` or ``.csv`` file, a Zarr group, a
+            directory with ``.npy`` or ``.csv`` files, or a store or its directory.
+        theta: The name of the parameters in a file, or several names between commas, which are
+            put side by side; guessed if it is plain.
+        x: The name or names of the observations in a file; guessed if it is plain.
         budget: The number of rows to use, from the first on; all by default.
         invalid: ``exclude`` failed simulations, of which the pairs keep the theta in their pool,
             or ``refuse`` them; by default those of a store are excluded, those of files refused.
@@ -80,7 +71,8 @@ def read(
     if not 0 < number <= len(rows):
         raise InputError(f"`budget` is {budget}, but {rows.path} holds {len(rows):,} simulations.")
     large = number * row_bytes(rows.dim, rows.x_shape) > STREAM_BYTES
-    if (large if stream is None else stream) and rows.path.suffix.lower() != ".npz":
+    by_rows = isinstance(rows, Store) or formats.kind(rows.path) in formats.BY_ROWS
+    if (large if stream is None else stream) and by_rows:
         data: Data = Stream(rows, stop=number)
     elif isinstance(rows, Store):
         data = rows.pairs(number)
@@ -99,29 +91,30 @@ def open_rows(
     theta: str | None = None,
     x: str | None = None,
     dtype: torch.dtype = torch.float32,
+    parameters: Sequence[str] = (),
 ) -> Store | FileRows:
-    """A store, or the rows of a file, from which nothing is read yet; arguments as of `read`."""
+    """A store, or the rows of a file, from which nothing is read yet; arguments as of `read`.
+
+    The names of the ``parameters`` help to find the columns of a table.
+    """
     if isinstance(source, Store | FileRows):
         return source
     path = Path(source)
-    if path.is_dir():
+    if path.is_dir() and _layout.is_ours(path):
         return Store.open(path)
-    suffix = path.suffix.lower()
+    suffix = formats.kind(path)
     if suffix in PICKLES:
-        what = "may be a pickle" if suffix == ".npy" else "is a pickle"
         raise InputError(
-            f"`{path.name}` {what} and could run code. Convert it where you trust it: "
+            f"`{path.name}` is a pickle and could run code. Convert it where you trust it: "
             'safetensors.torch.save_file({"theta": t, "x": x}, '
             f'"{path.stem}.safetensors")'
         )
-    if suffix not in FORMATS:
+    if suffix == ".npy" and path.is_file():
         raise InputError(
-            f"cannot read `{path.name}`; known are {' '.join(sorted(FORMATS))} with `theta` and "
-            "`x`, and directories that `prudent simulate` made."
+            f"{path} holds one array, and pairs are two. Name the directory of theta.npy and "
+            "x.npy, and with --theta NAME --x NAME those of other names."
         )
-    if not path.is_file():
-        raise InputError(f"no file {path}.")
-    return FileRows(path, theta, x, dtype)
+    return FileRows(path, theta, x, dtype, parameters)
 
 
 class FileRows:
@@ -133,14 +126,13 @@ class FileRows:
         theta: str | None = None,
         x: str | None = None,
         dtype: torch.dtype = torch.float32,
+        parameters: Sequence[str] = (),
     ) -> None:
-        self.path, self.names, self.dtype = path, {"theta": theta, "x": x}, dtype
-        with self._open() as arrays:
-            # Of a slice of a safetensors file the shape is a method.
-            shapes: list[tuple[int, ...]] = [
-                tuple(array.shape if hasattr(array, "shape") else array.get_shape())
-                for array in arrays.values()
-            ]
+        self.path, self.dtype = path, dtype
+        with formats.opened(path) as arrays:
+            self.names = _choose(path, arrays, {"theta": theta, "x": x}, parameters)
+        with self._open() as found:
+            shapes: list[tuple[int, ...]] = [one.shape for one in found.values()]
         check_shapes(*shapes)
         self.num_rows, self.dim = shapes[0]
         self.x_shape = shapes[1][1:]
@@ -158,22 +150,94 @@ class FileRows:
         return theta, x, ~finite_rows(x)
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[dict[str, Any]]:
+    def _open(self) -> Iterator[dict[str, _SideBySide]]:
         """The two arrays, checked."""
-        with _opened(self.path) as arrays:
-            yield {role: self._find(role, arrays) for role in self.names}
+        with formats.opened(self.path) as arrays:
+            yield {
+                role: _SideBySide([formats.array(self.path, arrays, name) for name in names])
+                for role, names in self.names.items()
+            }
 
-    def _find(self, role: str, arrays: Arrays) -> Any:
-        """The array that plays a role, by the name that was given or by the usual ones."""
-        usual = [known for known in NAMES[role] if known in arrays]
-        name = self.names[role] or (usual[0] if len(usual) == 1 else role)
-        if name not in arrays:
-            listed = " ".join(sorted(arrays)[:10]) or "nothing"
-            raise DataError(
-                f"no `{name}` in {self.path}; expected `theta` and `x`, found: {listed}. Say "
-                f"which is which with {role}=NAME (--{role} NAME)."
-            )
-        return _get(self.path, arrays, name)
+
+class _SideBySide:
+    """Arrays of as many rows each as one array; numbers one to a row are a column."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+        # Of a slice of a safetensors file the shape is a method.
+        shapes = [tuple(p.shape if hasattr(p, "shape") else p.get_shape()) for p in parts]
+        shapes = [(*shape, 1) if len(shape) == 1 else shape for shape in shapes]
+        self.shape: tuple[int, ...] = shapes[0]
+        if len(parts) > 1:
+            if len({shape[0] for shape in shapes}) > 1 or any(len(one) != 2 for one in shapes):
+                listed = " ".join(map(str, shapes))
+                raise DataError(f"expected columns of one length, got shapes {listed}.")
+            self.shape = (shapes[0][0], sum(shape[1] for shape in shapes))
+
+    def __getitem__(self, rows: slice) -> Any:
+        cut = [part[rows] for part in self.parts]
+        if len(cut) == 1:
+            return cut[0] if cut[0].ndim > 1 else cut[0].reshape(-1, 1)
+        return np.column_stack([np.asarray(part) for part in cut])
+
+
+def _choose(
+    path: Path, arrays: formats.Arrays, given: dict[str, str | None], parameters: Sequence[str]
+) -> dict[str, list[str]]:
+    """The names of the arrays that play each role: those that were given, or plain ones."""
+    found = {role: _named(path, arrays, role, name) for role, name in given.items()}
+    left = [name for name in arrays if name and name not in (*found["theta"], *found["x"])]
+    columns = [name for name in parameters if name in left]
+    if not found["theta"] and parameters and len(columns) == len(parameters):
+        found["theta"] = columns
+        left = [name for name in left if name not in columns]
+    if "" in arrays and found["theta"] and not found["x"]:
+        # What is no parameter in a row of a table is the observation; numbered ones come twice.
+        with contextlib.suppress(DataError):
+            single = [name for name in left if formats.array(path, arrays, name).ndim == 1]
+            theta = {name for name in arrays if any(_within(name, t) for t in found["theta"])}
+            found["x"] = [name for name in single if name not in theta]
+    lacking = [role for role in found if not found[role]]
+    if len(lacking) == 1 and len(left) == 1:
+        found[lacking[0]] = left
+    elif lacking:
+        role = lacking[0]
+        wrong = f"no `{role}`" if not _usual(arrays, role) else f"several could be `{role}`"
+        raise DataError(
+            f"{wrong} in {path}; expected `theta` and `x`, found: {_listed(arrays)}. Say which is "
+            f"which with {role}=NAME (--{role} NAME)."
+        )
+    return found
+
+
+def _within(name: str, group: str) -> bool:
+    """Whether a column is one of the numbered ones that are also an array of their own."""
+    return name.startswith(group) and name[len(group) :].strip("_[]").isdigit()
+
+
+def _named(path: Path, arrays: formats.Arrays, role: str, name: str | None) -> list[str]:
+    """The names of the arrays that play a role, or none where nothing is plain."""
+    if name is None:
+        usual = _usual(arrays, role)
+        return usual if len(usual) == 1 else []
+    wanted = [name] if name in arrays else [part.strip() for part in name.split(",")]
+    if missing := [one for one in wanted if not one or one not in arrays]:
+        raise DataError(
+            f"no `{missing[0]}` in {path}, found: {_listed(arrays)}. Say which with --{role} NAME."
+        )
+    return wanted
+
+
+def _usual(arrays: formats.Arrays, role: str) -> list[str]:
+    """The arrays with a usual name, in any group; one that is called as the role wins."""
+    found = [name for name in arrays if name.rpartition("/")[2].lower() in NAMES[role]]
+    return [name for name in found if name.lower() == role] or found
+
+
+def _listed(arrays: formats.Arrays) -> str:
+    names = sorted(name for name in arrays if name)
+    more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
+    return (" ".join(names[:MOST_LISTED]) or "nothing with a name") + more
 
 
 def read_array(
@@ -182,161 +246,23 @@ def read_array(
     """One array of a file, such as an observation.
 
     Args:
-        source: A ``.npy``, ``.csv``, ``.npz``, ``.h5`` or ``.safetensors`` file.
+        source: A ``.npy``, ``.csv``, ``.npz``, ``.h5`` or ``.safetensors`` file, or a Zarr group.
         role: The role that the array plays, ``x`` or ``theta``, by whose usual names it is found.
-        name: The name of the array; not needed if there is only one.
+        name: The name of the array, or several between commas; not needed if there is only one.
     """
     path = Path(source)
-    if path.suffix.lower() not in FORMATS | LONE:
-        known = " ".join(sorted(FORMATS | LONE))
-        raise InputError(f"cannot read `{path.name}`; known are {known}.")
-    if not path.is_file():
-        raise InputError(f"no file {path}.")
-    with _opened(path) as arrays, np.errstate(over="ignore"):
-        usual = [known for known in NAMES[role] if known in arrays] or list(arrays)
-        chosen = name or (usual[0] if len(usual) == 1 else "")
-        if chosen not in arrays:
-            listed = " ".join(sorted(arrays)[:10]) or "nothing"
-            wrong = f"no `{name}`" if name else "several arrays"
-            raise DataError(f"{wrong} in {path}, found: {listed}. Say which with --{role} NAME.")
-        return as_tensor(chosen, _get(path, arrays, chosen)[:], torch.float64).numpy()
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Arrays]:
-    """The arrays of a file; whatever the libraries raise becomes one line."""
-    suffix = path.suffix.lower()
-    try:
-        with (FORMATS | LONE)[suffix](path) as arrays:
-            yield arrays
-    except (InputError, StoreError):
-        raise
-    except OSError as error:
-        reason = error.strerror or one_line(error)
-        raise StoreError(f"{path} cannot be read: {reason}.") from error
-    except Exception as error:  # the libraries raise many kinds for a damaged file
-        reason = one_line(error).rstrip(".")
-        raise StoreError(f"{path} is damaged or not {suffix}: {reason}.") from error
-
-
-def _get(path: Path, arrays: Arrays, name: str) -> Any:
-    try:
-        return arrays[name]()
-    except _Refused as reason:
-        raise DataError(f"`{name}` in {path} {reason}") from reason
-
-
-class _Refused(Exception):
-    """What is wrong with an array, without its name."""
-
-
-def _check(path: Path, dtype: Any, declared: int, stored: int) -> None:
-    """Refuse what is no number, and more bytes than those in the file justify."""
-    if dtype.hasobject or dtype.kind not in "fiub":
-        raise _Refused(f"holds {dtype}; expected real numbers.")
-    stored = min(stored, path.stat().st_size)
-    if declared > MAX_RATIO * max(stored, 1) or (path.suffix == ".npz" and declared > MAX_BYTES):
-        raise _Refused(
-            f"declares {declared:,} bytes in {stored:,} stored ones; at most {MAX_RATIO:,} times "
-            "as many are read, and 4 GiB from .npz. Use `prudent simulate` for large data."
-        )
-
-
-@contextlib.contextmanager
-def _npz(path: Path) -> Iterator[Arrays]:
-    with zipfile.ZipFile(path) as archive:
-        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if len(infos) != len(archive.infolist()):
-            raise DataError(f"{path} holds two members of one name; save it again.")
-        yield {name: partial(_member, path, archive, info) for name, info in infos.items()}
-
-
-@contextlib.contextmanager
-def _npy(path: Path) -> Iterator[Arrays]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        yield {path.stem: partial(_array, path, file, size, size)}
-
-
-@contextlib.contextmanager
-def _csv(path: Path) -> Iterator[Arrays]:
-    """Numbers between commas, perhaps below a line of names."""
-    lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    with contextlib.suppress(ValueError, IndexError):
-        np.loadtxt(lines[:1], delimiter=",")
-        lines.insert(0, "")
-    yield {path.stem: partial(_numbers, lines[1:])}
-
-
-def _numbers(lines: list[str]) -> NDArray[np.float64]:
-    try:
-        return np.loadtxt(lines, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise _Refused(f"is no table of numbers: {one_line(error)}") from error
-
-
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
-    with archive.open(info) as file:
-        return _array(path, file, info.file_size, info.compress_size)
-
-
-def _array(path: Path, file: IO[bytes], declared: int, stored: int) -> Any:
-    """An array in the format of numpy, never a pickle."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise _Refused(f"has npy version {version}; expected 1.0 or 2.0.")
-    header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-    shape, fortran, dtype = header(file)
-    _check(path, dtype, declared, stored)
-    data = file.read()  # to the end, which checks the CRC of an archive
-    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != len(data):
-        raise _Refused(f"declares shape {shape}, but does not hold what its shape asks for.")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-
-
-@contextlib.contextmanager
-def _safetensors(path: Path) -> Iterator[Arrays]:
-    import safetensors
-
-    with safetensors.safe_open(path, framework="pt") as file:
-        yield {name: partial(file.get_slice, name) for name in file.keys()}
-
-
-@contextlib.contextmanager
-def _hdf5(path: Path) -> Iterator[Arrays]:
-    h5py = require("h5py", "hdf5", "HDF5 files")
-    with h5py.File(path, "r") as file:
-        yield {name: partial(_dataset, path, file, name, h5py) for name in file.keys()}
-
-
-def _dataset(path: Path, file: Any, name: str, h5py: Any) -> Any:
-    # `name in file` would follow a link to another file; this does not.
-    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise _Refused("is a link to another place; copy the data instead.")
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise _Refused(f"is a {type(dataset).__name__}; expected a dataset.")
-    if dataset.is_virtual or dataset.external:
-        raise _Refused("keeps its data in other files; copy them instead.")
-    plist = dataset.id.get_create_plist()
-    filters = {plist.get_filter(index)[0] for index in range(plist.get_nfilters())}
-    if plugins := filters - HDF5_FILTERS:
-        raise _Refused(
-            f"needs HDF5 filter {min(plugins)}, which is a plugin; save it with gzip or without "
-            "compression."
-        )
-    if dataset.shape is None:
-        raise _Refused("is empty.")
-    declared = math.prod(dataset.shape) * dataset.dtype.itemsize
-    _check(path, dataset.dtype, declared, dataset.id.get_storage_size())
-    return dataset
-
-
-FORMATS: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {
-    ".npz": _npz,
-    ".safetensors": _safetensors,
-    ".h5": _hdf5,
-    ".hdf5": _hdf5,
-}
-# What can hold one array, and not pairs.
-LONE: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {".npy": _npy, ".csv": _csv}
+    with formats.opened(path) as arrays, np.errstate(over="ignore"):
+        chosen = _named(path, arrays, role, name)
+        if not name and "" in arrays:
+            # One column called x is hardly the whole observation of a table.
+            several = chosen and formats.array(path, arrays, chosen[0]).ndim > 1
+            chosen = chosen if several else [""]
+        chosen = chosen or ([*arrays] if len(arrays) == 1 else [])
+        if not chosen:
+            listed = _listed(arrays)
+            raise DataError(
+                f"several arrays in {path}, found: {listed}. Say which with --{role} NAME."
+            )
+        parts = [formats.array(path, arrays, one) for one in chosen]
+        value = parts[0][:] if len(parts) == 1 else _SideBySide(parts)[:]
+        return as_tensor(chosen[0] or role, value, torch.float64).numpy()

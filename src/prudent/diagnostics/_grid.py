@@ -219,7 +219,7 @@ class Grid:
         steps = (_centres(SPLIT, self.dim) / SPLIT - 0.5)[:, None]
         for _ in range(NUM_STEPS):
             around = (point + side * steps).clamp(self.low, self.low + self.size)
-            value, place = posterior.log_prob(around).nan_to_num(-torch.inf).max(dim=0)
+            value, place = posterior.log_prob(around).cpu().nan_to_num(-torch.inf).max(dim=0)
             point, highest, side = around[place, row], value, side / SPLIT
         return point, highest
 
@@ -240,7 +240,7 @@ class Grid:
         place = (_centres(self.factor, self.dim) - 0.5)[part] + torch.rand(*part.shape, self.dim)
         side = cells.scale[cell, row].unsqueeze(-1) * self.size / self.factor
         theta = cells.corner[cell, row] + place.to(side) * side
-        log_prob = posterior.log_prob(theta)
+        log_prob = posterior.log_prob(theta).cpu()
         expected = parts.gather(-1, part.unsqueeze(-1)).squeeze(-1)
         surprise = (log_prob - expected).nan_to_num(0.0)
         ratio, highest = surprise.exp(), surprise.argmax(dim=0)
@@ -338,7 +338,7 @@ class _Block:
         """The cells of B blocks with lower corners (B, N, D) and sides (B, N) times ``size``."""
         extent = (scale.unsqueeze(-1) * size).unsqueeze(1)
         theta = corner.unsqueeze(1) + extent * self.centres[:, None]
-        values = posterior.log_prob(theta.flatten(0, 1)).unflatten(0, (len(corner), -1))
+        values = posterior.log_prob(theta.flatten(0, 1)).cpu().unflatten(0, (len(corner), -1))
         log_prob, change, log_hidden = self.interpolate(values)
         scale = (scale / self.side).repeat_interleave(len(self.centres), dim=0)
         log_sum = log_prob.logsumexp(dim=1)

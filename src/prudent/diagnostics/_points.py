@@ -156,7 +156,8 @@ class Samples:
         else:
             theta = posterior.sample((self.at_once,))
             log_prob = posterior.log_prob(theta)
-        log_proposal = log_prob if log_proposal is None else log_proposal
+        log_proposal = (log_prob if log_proposal is None else log_proposal).cpu()
+        theta, log_prob = theta.cpu(), log_prob.cpu()
         prior = log_prior(self.prior, theta)
         log_share = log_proposal + math.log(self.at_once)
         log_mass = (log_prob - log_share).masked_fill(prior == -torch.inf, -torch.inf)
@@ -209,7 +210,7 @@ class Importance:
 
         def target(theta: Tensor, rows: Tensor) -> Tensor:
             some = rows_of(self.estimator, posterior, pairs.x, rows)
-            value: Tensor = some.log_prob(theta.to(pairs.theta)).double()
+            value: Tensor = some.log_prob(theta.to(pairs.theta)).double().cpu()
             return value.masked_fill(log_prior(self.prior, theta) == -torch.inf, -torch.inf)
 
         draws = weighted_draws(target, self.prior, len(pairs), pairs.theta)

@@ -27,6 +27,7 @@ from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge, margin
 from prudent.errors import InputError
 from prudent.estimators.priors import dtype_for, log_prior
+from prudent.estimators.summaries import to_arviz
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
@@ -190,10 +191,14 @@ class Diagnosis:
             metrics["pairs"] = "out-of-fold pairs"
         return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=metrics)
 
+    @classmethod
+    def scalars(cls) -> list[str]:
+        """The names of the scalars that every diagnosis has."""
+        return [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
+
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
-        names = [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
-        values = {name: _plain(getattr(self, name)) for name in (*names, "num_excluded")}
+        values = {name: _plain(getattr(self, name)) for name in (*self.scalars(), "num_excluded")}
         for result in self.results.values():
             values |= result.metrics()
         return values
@@ -213,6 +218,19 @@ class Diagnosis:
         margins = {self.num_pairs: margin(self.num_pairs)}
         drawn = curves["levels"], curves["curve"]
         return _plots.diagnosis(self._headline, drawn, margins, tests)
+
+    def to_arviz(self) -> Any:
+        """The ranks of a thorough diagnosis for ArviZ, in the group ``prior_sbc``.
+
+        ``theta`` holds, for each test pair and function, how many of the attribute ``ndraws``
+        posterior draws lie below the truth; the functions are the coordinate ``parameter``.
+        """
+        found: Any = self.results.get("sbc")
+        if found is None:
+            raise InputError("there are no ranks; ask for them with diagnose(..., thorough=True).")
+        ranks = found.ranks
+        facts = {"ndraws": ranks.num_samples, "verdict": str(self.verdict), "notes": ranks.caveats}
+        return to_arviz("prior_sbc", ranks.ranks.T, ranks.names, facts)
 
     @property
     def _headline(self) -> str:

@@ -360,7 +360,7 @@ def points_of(
         if isinstance(posterior, Normalizable) and not isinstance(strategy, Draws):
             posterior = posterior.unnormalized()
         if has_density(posterior):
-            log_prob = posterior.log_prob(batch.theta)
+            log_prob = posterior.log_prob(batch.theta).cpu()  # what is counted is counted there
         else:
             log_prob = torch.full_like(batch.theta[:, 0], torch.nan)
         yield batch, log_prob, strategy(posterior, batch, log_prob)

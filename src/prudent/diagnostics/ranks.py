@@ -276,9 +276,9 @@ def _source(
     def draw(batch: Pairs) -> tuple[Posterior | None, Tensor, Tensor]:
         posterior = estimator(batch.x)
         if not ratio:
-            return posterior, posterior.sample((number * thin,))[::thin], _all(batch)
+            return posterior, posterior.sample((number * thin,))[::thin].cpu(), _all(batch)
         strategy = Importance(estimator, batch.dim)
-        points = strategy(posterior, batch, posterior.log_prob(batch.theta))
+        points = strategy(posterior, batch, posterior.log_prob(batch.theta).cpu())
         draws = chosen_draws(points.theta, points.weight, number)
         return posterior, draws, points.resolved
 
@@ -301,7 +301,7 @@ def _rank(
         if not isinstance(function, str):
             value = function(points, batch.x)
         elif posterior is not None:
-            value = posterior.log_prob(points)
+            value = posterior.log_prob(points).cpu()
         else:
             raise InputError("draws have no density to rank; leave `log_prob` out.")
         if not isinstance(value, Tensor) or value.shape != points.shape[:2]:

@@ -57,7 +57,8 @@ def _coupling(transform: Any, context: Tensor, values: Tensor) -> tuple[Tensor, 
     # The conditioner again, for the second half alone: its last layer needs only those rows.
     layers = [(m.mask * m.weight, m.bias) for m in transform.hyper if hasattr(m, "mask")]
     (weight, bias), *middle, (last_weight, last_bias) = layers
-    rows = (second[:, None] * total + torch.arange(total)).flatten()
+    places = torch.arange(total, device=second.device)
+    rows = (second[:, None] * total + places).flatten()
     hidden = functional.linear(context, weight[:, dim:], bias)
     hidden = hidden + functional.linear(joined[..., first], weight[:, first])
     for weight, bias in (*middle, (last_weight[rows], last_bias[rows])):

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from prudent._arrays import as_tensor
+from prudent._arrays import as_tensor, placed
 from prudent._files import dump_tensors, write_atomic
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError, one_line, shortened
+from prudent.estimators import _description
 from prudent.estimators._regression import Regression
 from prudent.estimators._standardize import Standardize
 from prudent.estimators._support import Support
@@ -77,6 +78,13 @@ class Saved(nn.Module):
                 f"{path} is a directory; give a file name, such as model.safetensors."
             )
         write_atomic(path, self.to_bytes())
+
+    def summary(self) -> str:
+        """What the estimator is, what it was trained on, and the verdict about it, for reading."""
+        return _description.text(self)
+
+    def _repr_html_(self) -> str:
+        return _description.page(self)
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor ``(N, *x_shape)``."""
@@ -270,7 +278,8 @@ class NeuralEstimator(Saved):
 
     def observations(self, x: Any) -> Tensor:
         """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
-        x = as_tensor("x", x, self.x_scale.scale.dtype)
+        scale = self.x_scale.scale
+        x = placed("x", as_tensor("x", x, scale.dtype), scale.device)
         if tuple(x.shape) == self.x_shape:
             x = x.unsqueeze(0)
         if tuple(x.shape[1:]) != self.x_shape or x.ndim != len(self.x_shape) + 1:
@@ -283,7 +292,7 @@ class NeuralEstimator(Saved):
                 f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        found: Tensor = x.to(self.x_scale.scale.device)
+        found: Tensor = x
         return found
 
     def embed(self, x: Any) -> Tensor:
@@ -323,7 +332,8 @@ class NeuralPosterior(Summaries):
 
     def _theta(self, theta: Any) -> Tensor:
         """Parameters (..., N, D) as a tensor of the prior's type."""
-        value = as_tensor("theta", theta, self.estimator.dtype).to(self.features.device)
+        value = as_tensor("theta", theta, self.estimator.dtype)
+        value = placed("theta", value, self.features.device)
         number, dim = len(self), self.estimator.dim
         rows = value.shape[-2] if value.ndim > 1 else 1
         if value.ndim == 0 or value.shape[-1] != dim or not (rows in (1, number) or number == 1):

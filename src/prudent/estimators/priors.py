@@ -1,20 +1,22 @@
 """The prior inside an estimator: checked, evaluated safely, and stored as plain numbers."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, distributions
-from torch.distributions import Distribution, Independent, Uniform, constraints
+from torch import distributions
+from torch.distributions import Distribution, Independent, Uniform
 
 from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.coverage.proposals import log_density, trial_draws
 from prudent.coverage.proposals import support_bounds as support_bounds
-from prudent.errors import InputError, StoreError, one_line
+from prudent.errors import InputError, StoreError
+from prudent.estimators.families import LogUniform, Product, Truncated
 
 # The density of the prior, safe at any theta, is that of the penalty's draws.
 log_prior = log_density
@@ -22,47 +24,29 @@ log_prior = log_density
 # Draws and bins that show the density of one parameter of a prior, where it has no formula.
 NUM_DRAWS, NUM_BINS = 2**17, 40
 
-# Parameters that rebuild each distribution; only these are read from files.
+# Parameters that rebuild each distribution of one number; only these are read from files.
 PARAMETERS = {
     "Uniform": ("low", "high"),
     "Normal": ("loc", "scale"),
     "LogNormal": ("loc", "scale"),
-    "MultivariateNormal": ("loc", "scale_tril"),
     "Beta": ("concentration1", "concentration0"),
     "Gamma": ("concentration", "rate"),
     "Exponential": ("rate",),
     "HalfNormal": ("scale",),
     "StudentT": ("df", "loc", "scale"),
     "Laplace": ("loc", "scale"),
-    "Dirichlet": ("concentration",),
+    "Cauchy": ("loc", "scale"),
+    "HalfCauchy": ("scale",),
+    "Gumbel": ("loc", "scale"),
+    "Weibull": ("scale", "concentration"),
+    "Pareto": ("scale", "alpha"),
+    "Chi2": ("df",),
+    "InverseGamma": ("concentration", "rate"),
+    "Kumaraswamy": ("concentration1", "concentration0"),
+    "LogUniform": ("low", "high"),
 }
-
-
-class Product(Distribution):
-    """Independent parameters, each a distribution of one number from a family of its own."""
-
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, factors: Sequence[Distribution]) -> None:
-        self.factors = list(factors)
-        super().__init__(event_shape=torch.Size([len(self.factors)]), validate_args=False)
-
-    @property
-    def support(self) -> Any:
-        """The product of the supports."""
-        parts: list[Any] = [factor.support for factor in self.factors]
-        joined: Any = constraints.cat(parts, dim=-1, lengths=[1] * len(parts))
-        return constraints.independent(joined, 1)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draw ``theta`` ``(*sample_shape, D)``."""
-        return torch.stack([factor.sample(sample_shape) for factor in self.factors], dim=-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density of ``theta`` (..., D), as (...)."""
-        columns = zip(self.factors, value.split(1, dim=-1), strict=True)
-        parts = [log_prior(Independent(f.expand((1,)), 1), column) for f, column in columns]
-        return torch.stack(parts).sum(dim=0)
+# The same of distributions of several numbers.
+JOINT = {"MultivariateNormal": ("loc", "scale_tril"), "Dirichlet": ("concentration",)}
 
 
 def check_prior(prior: Any, role: str = "prior") -> int:
@@ -100,13 +84,22 @@ def to_spec(prior: Any) -> dict[str, Any] | None:
     if isinstance(prior, Product):
         factors = [to_spec(factor) for factor in prior.factors]
         return None if None in factors else {"class": "Product", "factors": factors}
+    if isinstance(prior, Truncated):
+        base = to_spec(prior.base)
+        ends = {"low": prior.low, "high": prior.high}
+        found = {key: value if math.isfinite(value) else None for key, value in ends.items()}
+        return None if base is None else {"class": "Truncated", "base": base, **found}
     name = type(prior).__name__
-    if name not in PARAMETERS or type(prior) is not getattr(distributions, name):
+    if name not in {**PARAMETERS, **JOINT} or type(prior) is not _class(name):
         return None
-    parameters = {key: getattr(prior, key) for key in PARAMETERS[name]}
+    parameters = {key: getattr(prior, key) for key in {**PARAMETERS, **JOINT}[name]}
     dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
     values = {key: value.tolist() for key, value in parameters.items()}
     return {"class": name, "dtype": dtype, "parameters": values}
+
+
+def _class(name: str) -> Any:
+    return LogUniform if name == "LogUniform" else getattr(distributions, name)
 
 
 def from_spec(spec: Mapping[str, Any]) -> Distribution:
@@ -122,68 +115,16 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
         return Independent(from_spec(spec["base"]), whole("dims", spec["dims"], 0))
     if name == "Product":
         return Product([from_spec(factor) for factor in spec["factors"]])
-    if name not in PARAMETERS or spec.get("dtype", "float32") not in ("float32", "float64"):
-        raise StoreError(f"the file names a prior `{name}`; known: {' '.join(PARAMETERS)}.")
+    if name == "Truncated":
+        ends = {key: spec[key] for key in ("low", "high") if spec[key] is not None}
+        return Truncated(from_spec(spec["base"]), **{k: float(v) for k, v in ends.items()})
+    known = {**PARAMETERS, **JOINT}
+    if name not in known or spec.get("dtype", "float32") not in ("float32", "float64"):
+        raise StoreError(f"the file names a prior `{name}`; known: {' '.join(known)}.")
     dtype = torch.float64 if spec.get("dtype") == "float64" else torch.float32
-    values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in PARAMETERS[name]}
-    rebuilt: Distribution = getattr(distributions, name)(**values)
+    values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in known[name]}
+    rebuilt: Distribution = _class(name)(**values)
     return rebuilt
-
-
-def from_table(table: Mapping[str, Any]) -> tuple[Distribution, list[str], list[str]]:
-    """A prior that a user wrote down, with the names and units of its parameters.
-
-    Args:
-        table: ``kind = "box"`` with ``low`` and ``high``; or a list of ``parameter`` with a
-            ``family``, such as Normal, its numbers and a ``name``; or what :func:`to_spec` gives.
-            ``names`` and ``units`` may be added.
-
-    >>> prior, names, _ = from_table({"kind": "box", "low": [0, 0], "high": [1, 2]})
-    >>> prior.event_shape, names
-    (torch.Size([2]), ['theta_1', 'theta_2'])
-    """
-    values = dict(table)
-    names, units = values.pop("names", None), values.pop("units", None)
-    try:
-        rows = values.get("parameter", [])
-        if values.get("kind") == "box":
-            sides = zip(values["low"], values["high"], strict=True)
-            rows = [{"family": "Uniform", "low": low, "high": high} for low, high in sides]
-        names = names or [row.get("name", f"theta_{i + 1}") for i, row in enumerate(rows)]
-        units = units or [row.get("unit", "") for row in rows]
-        prior = from_spec(values) if "class" in values else _product(rows)
-        dim = check_prior(prior)
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, StoreError) as error:
-        raise InputError(
-            f'not a prior: {one_line(error)} Expected `kind = "box"` with `low` and `high`, or '
-            "[[parameter]] tables with a `family` and its numbers."
-        ) from error
-    names = [str(name) for name in names or (f"theta_{i + 1}" for i in range(dim))]
-    units = [str(unit) for unit in units or [""] * dim]
-    if not len(names) == len(units) == dim:
-        raise InputError(
-            f"the prior has {dim} parameters, {len(names)} names and {len(units)} units."
-        )
-    return prior, names, units
-
-
-def _product(rows: Sequence[Mapping[str, Any]]) -> Distribution:
-    """Independent parameters; of one family they are one torch distribution."""
-    families = {row["family"] for row in rows}
-    for row in rows:
-        known = PARAMETERS.get(row["family"], row)
-        if unknown := set(row) - {"name", "unit", "family", *known}:
-            raise ValueError(f"{row['family']} has no `{min(unknown)}`.")
-        if row["family"] != "Uniform":
-            continue
-        low, high = (torch.tensor(float(row[key])) for key in ("low", "high"))
-        if not bool(low < high):
-            raise ValueError(f"low {row['low']} is not below high {row['high']} in float32.")
-    if len(families) != 1:
-        return Product([from_spec({"class": row["family"], "parameters": row}) for row in rows])
-    (name,) = families
-    columns = {key: [float(row[key]) for row in rows] for key in PARAMETERS.get(name, ())}
-    return Independent(from_spec({"class": name, "parameters": columns}), 1)
 
 
 def support_box(prior: Prior) -> Distribution:

@@ -12,7 +12,7 @@ import contextlib
 import html
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from prudent._settings import whole
 from prudent.contracts import Normalizable, Shape
 from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
+from prudent.estimators._description import verdict_of
 from prudent.estimators._support import Support
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.novelty import Observed
@@ -258,17 +259,21 @@ class Summaries:
     @property
     def verdict(self) -> str:
         """What a diagnosis said of the estimator, or that there was none."""
-        known = getattr(self.estimator, "info", {}).get("verdict")
-        inner = getattr(self.estimator, "out_of_fold", None)
-        if known is None and inner is not None:
-            known = f"at least this cautious: {inner.verdict}"
-        return known or "not measured; test the estimator with prudent.diagnose"
+        return verdict_of(self.estimator)
 
     @property
     def names(self) -> list[str]:
         """The names of the D parameters."""
         known = getattr(self.estimator, "info", {}).get("parameter_names")
         return check_names(known, check_prior(self.estimator.prior))
+
+    @property
+    def labels(self) -> list[str]:
+        """The names with the units of those that have one, such as ``mass [kg]``."""
+        names = self.names
+        units = getattr(self.estimator, "info", {}).get("parameter_units") or [""] * len(names)
+        pairs = zip(names, units, strict=True)
+        return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
 
     def mean(self) -> Tensor:
         """The posterior means, (N, D)."""
@@ -321,7 +326,9 @@ class Summaries:
 
     def to_arviz(self, observation: int = 0) -> Any:
         """The draws of one observation for ArviZ, as ``theta`` with the names as coordinates."""
-        return to_arviz(self._one(observation), self.names, self.notes())
+        draws = self._one(observation)
+        facts = {"notes": " ".join(self.notes()), "verdict": self.verdict}
+        return to_arviz("posterior", draws, self.names, facts)
 
     def plot(
         self, truth: Any = None, names: Sequence[str] | None = None, observation: int = 0
@@ -349,7 +356,7 @@ class Summaries:
         support = Support(prior, dim)
         return _corner.corner(
             draws.numpy(),
-            self.names if names is None else check_names(names, dim),
+            self.labels if names is None else check_names(names, dim),
             f"Posterior of observation {observation}" if len(self) > 1 else "Posterior",
             truth=truth,
             bounds=torch.stack((support.low, support.high), dim=1).numpy(),
@@ -373,8 +380,9 @@ class Summaries:
 
     def _table(self) -> list[tuple[str, ...]]:
         """The same of the first observation in words."""
-        rows = [tuple(record.values()) for record in self.records()]
-        return [(name, *(_figure(value, row[1]) for value in row)) for name, *row in rows]
+        rows = zip(self.labels, self.records(), strict=True)
+        found = [(label, [*record.values()][1:]) for label, record in rows]
+        return [(label, *(_figure(value, row[1]) for value in row)) for label, row in found]
 
     def __repr__(self) -> str:
         number, dim = len(self), check_prior(self.estimator.prior)
@@ -410,14 +418,24 @@ class Summaries:
         return f"{notes}<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-def to_arviz(draws: Tensor, names: Sequence[str], notes: Sequence[str] = ()) -> Any:
-    """Draws (L, D) as an ``InferenceData``, or the ``DataTree`` that it is from ArviZ 1 on."""
+def to_arviz(
+    group: str, values: Tensor, names: Sequence[str], facts: Mapping[str, str | int]
+) -> Any:
+    """Values (L, D) as a group of an ``InferenceData``, or of a ``DataTree`` from ArviZ 1 on.
+
+    They are ``theta`` with dimensions chain, draw and parameter; the facts are attributes.
+    """
     arviz = require("arviz", "arviz", "ArviZ exports")
-    groups: Any = {"posterior": {"theta": draws.numpy()[None]}}
+    variables = {"theta": values.numpy()[None]}
     shape: Any = {"coords": {"parameter": list(names)}, "dims": {"theta": ["parameter"]}}
-    old = int(arviz.__version__.partition(".")[0]) < 1
-    data = arviz.from_dict(**groups, **shape) if old else arviz.from_dict(groups, **shape)
-    data["posterior"].attrs["notes"] = " ".join(notes)
+    if int(arviz.__version__.partition(".")[0]) >= 1:
+        data = arviz.from_dict({group: variables}, **shape)
+    elif group == "posterior":
+        data = arviz.from_dict(posterior=variables, **shape)
+    else:
+        with warnings.catch_warnings(action="ignore"):  # it does not know the group
+            data = arviz.InferenceData(**{group: arviz.dict_to_dataset(variables, **shape)})
+    data[group].attrs.update(facts)
     return data
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +20,14 @@ from torch import Tensor
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
-from prudent.datasets.readers import open_rows
+from prudent.datasets.pairs import refuse_non_finite
+from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw, draw_pairs, simulate
 from prudent.datasets.streaming import Rows
 from prudent.errors import DataError, InputError, StoreError
-from prudent.estimators.priors import check_prior, from_table, to_spec
+from prudent.estimators.priors import check_prior, dtype_of, to_spec
 from prudent.experiments.config import RunConfig
-from prudent.experiments.settings import read_settings
+from prudent.experiments.prior_files import Described, read_prior
 from prudent.problems import Problem
 
 # The training rows that a run remembers, to recognize them among test pairs, and bytes of each.
@@ -118,14 +119,20 @@ def from_files(
     or ``module:attribute``. Without ``test_data``, a registered problem simulates ``num_test``
     pairs to test on; without one the last rows of the data are held out.
     """
-    rows = open_rows(data, theta, x)
+    with contextlib.chdir(os.curdir):  # a prior is code of the user
+        described = None if prior is None else _prior(prior)
+    names = described.names if described else []
+    dtype = dtype_of(described.prior) if described else torch.float32
+    rows = open_rows(data, theta, x, dtype, names)
+    if isinstance(rows, FileRows):
+        found = ", ".join(f"{role} is {' '.join(own)}" for role, own in rows.names.items())
+        logger.info("%s: %s.", data, found)
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
-    with contextlib.chdir(os.curdir):  # a prior is code of the user
-        known = _described(rows, problem, prior, Path(data).stem)
+    known = _described(rows, problem, described, Path(data).stem)
     pairs, held = None, 0
     if test_data is not None:
-        pairs = read(test_data, theta=theta, x=x, stream=False)
+        pairs = pairs_to_test(test_data, theta, x, dtype=dtype, parameters=names)
     elif problem is None:
         held = min(HELD_OUT, len(rows) // HELD_OUT_SHARE)
     available = len(rows) - held
@@ -141,6 +148,7 @@ def from_files(
     if problem is None and pairs is None:
         held_out = rows.read(available, len(rows))
         pairs = Pairs.among(held_out[0], held_out[1], held_out[2] == 0)
+        refuse_non_finite("theta", pairs.theta)
     digests = [training.digest()]
     if pairs is None:
         test = draw(known, num_test, seed, "test")[:2]
@@ -163,7 +171,42 @@ def from_files(
     return inputs, facts
 
 
-def _described(rows: Rows, problem: str | None, prior: str | None, stem: str) -> Problem:
+def pairs_to_test(
+    data: str,
+    theta: str | None,
+    x: str | None,
+    *,
+    number: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    parameters: Sequence[str] = (),
+) -> Pairs:
+    """The pairs of a file to test on; those with NaN or infinity in x are told and left out."""
+    rows = open_rows(data, theta, x, dtype, parameters)
+    with warnings.catch_warnings(action="ignore"):  # they are told below
+        pairs = read(rows, budget=number, stream=False, invalid="exclude")
+    assert isinstance(pairs, Pairs)
+    if pairs.num_invalid:
+        logger.warning(
+            "%s of %s test pairs in %s hold NaN or infinity and are left out.",
+            f"{pairs.num_invalid:,}",
+            f"{len(pairs) + pairs.num_invalid:,}",
+            data,
+        )
+    return pairs
+
+
+def _prior(text: str) -> Described:
+    """The prior that a user names: a TOML or JSON file, a problem, or ``module:attribute``."""
+    if text.endswith((".toml", ".json")):
+        return read_prior(Path(text))
+    made: Any = problems.import_attribute(text) if ":" in text else problems.get(text)
+    found = getattr(made, "prior", made)
+    check_prior(found)
+    names, units = (list(getattr(made, name, ())) for name in ("parameter_names", "units"))
+    return Described(found, names, units)
+
+
+def _described(rows: Rows, problem: str | None, prior: Described | None, stem: str) -> Problem:
     """The problem of some data: a known one, or one that has a prior but no simulator."""
     known = None if problem is None else problems.get(problem)
     if known is not None and (known.dim, known.x_shape) != (rows.dim, rows.x_shape):
@@ -178,23 +221,18 @@ def _described(rows: Rows, problem: str | None, prior: str | None, stem: str) ->
             f"{rows.path} does not say which prior its theta come from; pass --prior with a "
             "problem's name, a TOML file or module:attribute."
         )
-    units: list[str] = []
-    if prior.endswith((".toml", ".json")):
-        found, names, units = from_table(read_settings(Path(prior)))
-    else:
-        made: Any = problems.import_attribute(prior) if ":" in prior else problems.get(prior)
-        found, names = getattr(made, "prior", made), list(getattr(made, "parameter_names", ()))
-    if (dim := check_prior(found)) != rows.dim:
+    if (dim := check_prior(prior.prior)) != rows.dim:
         raise DataError(f"{rows.path} has {rows.dim} parameters, the prior has {dim}.")
+    names = prior.names
     if not names and isinstance(rows, Store):
         names = rows.attributes["parameter_names"]
     return Problem(
         problem or _file_name(stem) or "data",
-        found,
+        prior.prior,
         _no_simulator,
         rows.x_shape,
         tuple(names or (f"theta_{i + 1}" for i in range(dim))),
-        tuple(units),
+        tuple(prior.units),
         known.networks if known is not None else {},
     )
 

@@ -125,10 +125,12 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
         draws = posterior.sample(num_samples, seed=seed)
         log_prob = posterior.log_prob(draws)[:, 0].cpu().numpy()
     theta, buffer = draws[:, 0].cpu(), io.BytesIO()
+    verdict = str(found.verdict or NOT_MEASURED)
     if ending == ".npz":
         names = np.array(posterior.names)
         x = found.x.numpy()[0]
-        np.savez(buffer, theta=theta.numpy(), log_prob=log_prob, names=names, x=x)
+        values = {"theta": theta.numpy(), "log_prob": log_prob, "x": x}
+        np.savez(buffer, **values, names=names, verdict=np.array(verdict))
         data = buffer.getvalue()
     elif ending == ".csv":
         text = io.StringIO()
@@ -137,7 +139,11 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
         writer.writerows(np.column_stack([theta.numpy(), log_prob]).tolist())
         data = text.getvalue().encode()
     else:
-        exported = to_arviz(theta, posterior.names, posterior.notes())
+        facts = {
+            "notes": " ".join(found.warnings()),
+            "verdict": str(found.verdict or NOT_MEASURED),
+        }
+        exported = to_arviz("posterior", theta, posterior.names, facts)
         with tempfile.TemporaryDirectory() as place:
             exported.to_netcdf(str(Path(place, "draws.nc")))
             data = Path(place, "draws.nc").read_bytes()

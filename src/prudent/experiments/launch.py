@@ -27,6 +27,8 @@ from prudent.experiments.sweep import FILE, Sweep, read_sweep
 
 # The sweeps that come with prudent.
 SHIPPED = Path(__file__).parents[1] / "sweeps"
+# Where they are before a wheel is built.
+CHECKOUT = Path(__file__).parents[3] / "sweeps"
 INDEX = "index.csv"
 TRASH = ".trash"
 
@@ -101,9 +103,11 @@ def find_sweep(file: str | os.PathLike[str]) -> Path:
     >>> find_sweep("demo.toml").is_file()
     True
     """
-    path, shipped = Path(file), SHIPPED / Path(file).name
-    if path.parent in (Path(), Path("sweeps")) and shipped.is_file() and not path.exists():
-        return shipped
+    path = Path(file)
+    if path.parent in (Path(), Path("sweeps")) and not path.exists():
+        for place in (SHIPPED, CHECKOUT):
+            if (place / path.name).is_file():
+                return place / path.name
     return path
 
 

@@ -17,14 +17,13 @@ from prudent._files import to_json
 from prudent._progress import Reporter
 from prudent._randomness import seeded, threads
 from prudent.contracts import Estimator
-from prudent.datasets import read
 from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError
-from prudent.estimators.priors import log_prior, support_bounds
+from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 from prudent.experiments import store
-from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
+from prudent.experiments._inputs import Inputs, pairs_to_test, refuse_overlap, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.loading import load
 from prudent.experiments.store import Run
@@ -122,6 +121,8 @@ def _train_and_diagnose(
             progress=progress,
             **config.training.to_dict(),
         )
+        if any(problem.units):
+            estimator.info["parameter_units"] = list(problem.units)
         times.append(time.perf_counter())
         result = diagnose(
             estimator,
@@ -205,13 +206,15 @@ def diagnose_run(
     path = stored.path
     record = stored.record()
     names = record.get("parameter_names")
+    estimator = load(path / "model.safetensors")
     pairs: Any
     if data is None:
         simulator = _simulator(stored, problem)
         names = simulator.parameter_names
         pairs = draw(simulator, num_test or 2000, seed, "test")
     else:
-        pairs = read(data, theta=theta, x=x, budget=num_test, stream=False)
+        kind: Any = {"dtype": dtype_for(estimator), "parameters": names or ()}
+        pairs = pairs_to_test(data, theta, x, number=num_test, **kind)
         if record:
             refuse_overlap(record, pairs.theta, pairs.x, data)
         else:
@@ -219,11 +222,9 @@ def diagnose_run(
                 f"{path} is of version 0.1.0 and does not remember its training pairs: that "
                 f"{data} holds none of them cannot be checked."
             )
-    estimator, test = load(path / "model.safetensors"), (pairs.theta, pairs.x)
+    options: Any = {"names": names, "thorough": thorough, "seed": seed, "progress": progress}
     with threads(stored.config.threads):
-        return diagnose(
-            estimator, *test, names=names, thorough=thorough, seed=seed, progress=progress
-        )
+        return diagnose(estimator, pairs.theta, pairs.x, **options)
 
 
 def _simulator(stored: Run, problem: str | None) -> Problem:

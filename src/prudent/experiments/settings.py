@@ -128,11 +128,21 @@ class Mistakes:
 
 
 def _position(place: str, text: str) -> str:
-    """``:line:column`` of the key that a place names, if it occurs once in the text."""
+    """``:line:column`` of the key that a place names, if it occurs once where it is looked for.
+
+    That is the whole text, or the part of the table in a list, such as ``[[runs]]``, that the
+    place counts.
+    """
     key = re.sub(r"\[\d+\]", "", place).rsplit(".", 1)[-1]
-    found = list(re.finditer(rf"(?<![\w-]){re.escape(key)}[\"']?[ \t]*=", text)) if key else []
-    if len(found) != 1:
+    first, last = 0, len(text)
+    if found := re.match(r"(\w+)\[(\d+)\]\.", place):
+        heads = [one.start() for one in re.finditer(rf"(?m)^[ \t]*\[\[{found[1]}\]\]", text)]
+        if (number := int(found[2])) < len(heads):
+            first, last = heads[number], [*heads, len(text)][number + 1]
+    pattern = rf"(?<![\w-]){re.escape(key)}[\"']?[ \t]*="
+    starts = [one.start() for one in re.finditer(pattern, text)] if key else []
+    starts = [start for start in starts if first <= start < last]
+    if len(starts) != 1:
         return ""
-    start = found[0].start()
-    line = text.count("\n", 0, start) + 1
-    return f":{line}:{start - text.rfind(chr(10), 0, start)}"
+    line = text.count("\n", 0, starts[0]) + 1
+    return f":{line}:{starts[0] - text.rfind(chr(10), 0, starts[0])}"

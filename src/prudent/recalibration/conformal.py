@@ -16,6 +16,7 @@ Alpha is estimated with draws, in the same way for old and new pairs, so that th
 whatever the number of draws.
 """
 
+import html
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -170,6 +171,14 @@ class Conformal:
         """Write estimator and levels to one file; :func:`prudent.load` reads it."""
         found = {PREFIX + name: value for name, value in self.levels.tensors().items()}
         write_atomic(path, self.inner.to_bytes(found))
+
+    def summary(self) -> str:
+        """The levels and, where it can tell, the estimator inside."""
+        inner = getattr(self.inner, "summary", None)
+        return "\n".join([repr(self), *([inner()] if callable(inner) else [])])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"
 
     def __repr__(self) -> str:
         number = sum(len(own) for own in self.levels.alphas)

@@ -256,7 +256,7 @@ def _known_names(source: Any) -> list[str] | None:
     """The names that a data frame or a store of simulations gives to its parameters."""
     source = source.rows if isinstance(source, Stream) else source
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
-        source = Store.open(source)
+        source = open_rows(source)
     if isinstance(source, Store):
         return list(source.attributes["parameter_names"])
     columns = list(getattr(source, "columns", ()))

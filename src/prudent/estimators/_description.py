@@ -1,0 +1,73 @@
+"""An estimator in words: what it is, what it was trained on, and what is known of its honesty."""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+from prudent.estimators.priors import to_spec
+
+NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
+
+
+def verdict_of(estimator: Any) -> str:
+    """What a diagnosis said of an estimator, or that there was none."""
+    known = getattr(estimator, "info", {}).get("verdict")
+    inner = getattr(estimator, "out_of_fold", None)
+    if known is None and inner is not None:
+        known = f"at least this cautious: {inner.verdict}"
+    return known or NOT_MEASURED
+
+
+def rows(estimator: Any) -> list[tuple[str, str]]:
+    """Names and values for readers."""
+    info, members = estimator.info, getattr(estimator, "members", [estimator])
+    names = info.get("parameter_names") or [f"theta_{i + 1}" for i in range(estimator.dim)]
+    weights = sum(parameter.numel() for parameter in estimator.parameters())
+    found = [
+        ("verdict", verdict_of(estimator)),
+        ("parameters", ", ".join(map(str, names))),
+        ("x", str(tuple(estimator.x_shape))),
+        ("prior", prior_name(estimator.prior)),
+        ("method", str(info.get("method", "not trained"))),
+        ("networks", f"{len(members)} with {weights:,} weights in all"),
+        ("device", str(next(estimator.parameters()).device)),
+    ]
+    if getattr(estimator, "temperature", 1.0) != 1.0:
+        found.append(("temperature", f"{float(estimator.temperature):.3g}"))
+    if epochs := len(estimator.history):
+        found.append(("epochs", f"{epochs:,}"))
+    if info.get("num_simulations"):
+        left_out = f", {info['num_invalid']:,} of them left out" if info.get("num_invalid") else ""
+        found.append(("simulations", f"{info['num_simulations']:,}{left_out}"))
+    return found
+
+
+def prior_name(prior: Any) -> str:
+    """The families of a prior, such as ``Uniform, LogUniform``."""
+    return _families(to_spec(prior)) or type(prior).__name__
+
+
+def _families(spec: Mapping[str, Any] | None) -> str:
+    if spec is None:
+        return ""
+    if spec["class"] == "Product":
+        return ", ".join(map(_families, spec["factors"]))
+    if spec["class"] == "Truncated":
+        return f"{_families(spec['base'])} (cut)"
+    return _families(spec["base"]) if spec["class"] == "Independent" else str(spec["class"])
+
+
+def text(estimator: Any) -> str:
+    """The description for a terminal."""
+    lines = [f"  {name:<14}{value}" for name, value in rows(estimator)]
+    return "\n".join([type(estimator).__name__, *lines])
+
+
+def page(estimator: Any) -> str:
+    """The description for a notebook."""
+    cells = (
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+        for name, value in rows(estimator)
+    )
+    return f"<p><strong>{type(estimator).__name__}</strong></p><table>{''.join(cells)}</table>"

@@ -1,0 +1,163 @@
+r"""Distributions of one parameter that priors need and torch does not have, and their product."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, constraints
+from torch.distributions.utils import broadcast_all
+
+from prudent.coverage.proposals import log_density
+from prudent.errors import InputError
+
+#: The least mass of a family that may be left between bounds: less cannot be drawn accurately.
+LEAST_MASS = 1e-6
+NO_CONSTRAINTS: dict[str, Any] = {}
+
+
+class LogUniform(Distribution):
+    r"""A positive number whose logarithm is uniform: :math:`p(\theta) \propto 1 / \theta`.
+
+    >>> LogUniform(torch.tensor(1.0), torch.tensor(100.0)).cdf(torch.tensor(10.0))
+    tensor(0.5000)
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {
+        "low": constraints.positive,
+        "high": constraints.positive,
+    }
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self.low, self.high = broadcast_all(low, high)
+        if not bool(((self.low > 0) & (self.low < self.high)).all()):
+            raise InputError("a log-uniform needs bounds with 0 < low < high.")
+        super().__init__(self.low.shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The closed interval between the bounds."""
+        return constraints.interval(self.low, self.high)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "LogUniform":
+        """The same distribution for a larger batch."""
+        return LogUniform(self.low.expand(batch_shape), self.high.expand(batch_shape))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``(*sample_shape, *batch_shape)``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return self.icdf(torch.rand(shape, dtype=self.low.dtype))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density."""
+        inside = (value >= self.low) & (value <= self.high)
+        density = -value.clamp(min=self.low).log() - (self.high / self.low).log().log()
+        return density.masked_fill(~inside, -torch.inf)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The mass below."""
+        within = value.clamp(self.low, self.high)
+        return (within / self.low).log() / (self.high / self.low).log()
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantile."""
+        return torch.lerp(self.low.log(), self.high.log(), value).exp().clamp(self.low, self.high)
+
+
+class Truncated(Distribution):
+    """One number of a family between bounds, of which one may be infinite.
+
+    Args:
+        base: The distribution of one number, with ``cdf`` and ``icdf``.
+        low: The lower bound.
+        high: The upper bound.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
+
+    def __init__(self, base: Any, low: float = -math.inf, high: float = math.inf) -> None:
+        self.base = base
+        first = float(getattr(base.support, "lower_bound", -math.inf))
+        last = float(getattr(base.support, "upper_bound", math.inf))
+        self.low, self.high = max(low, first), min(high, last)
+        if not self.low < self.high:
+            raise InputError(f"no {type(base).__name__} lies between {low:g} and {high:g}.")
+        self._double = type(base)(
+            **{name: getattr(base, name).double() for name in base.arg_constraints}
+        )
+        try:
+            self._below = self._mass(self.low) if self.low > first else 0.0
+            self._inside = (self._mass(self.high) if self.high < last else 1.0) - self._below
+            self._middle = self._quantile(torch.tensor(0.5, dtype=torch.float64))
+        except NotImplementedError as error:
+            raise InputError(
+                f"a {type(base).__name__} cannot be cut: torch does not know its quantiles."
+            ) from error
+        if not self._inside > LEAST_MASS:
+            raise InputError(
+                f"less than {LEAST_MASS:g} of the {type(base).__name__} lies between {low:g} and "
+                f"{high:g}; choose other bounds or another family."
+            )
+        super().__init__(base.batch_shape, validate_args=False)
+
+    def _mass(self, end: float) -> float:
+        """The mass of the family below an end."""
+        return float(self._double.cdf(torch.tensor(end, dtype=torch.float64)))
+
+    def _quantile(self, share: Tensor) -> Tensor:
+        """The number below which a share of the mass inside lies, in float64."""
+        found: Tensor = self._double.icdf(self._below + self._inside * share)
+        return found.clamp(self.low, self.high)
+
+    @property
+    def support(self) -> Any:
+        """The interval or half-line between the bounds."""
+        if self.high == math.inf:
+            return constraints.greater_than_eq(self.low)
+        if self.low == -math.inf:
+            return constraints.less_than(self.high)
+        return constraints.interval(self.low, self.high)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Truncated":
+        """The same distribution for a larger batch."""
+        return Truncated(self.base.expand(batch_shape), self.low, self.high)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``(*sample_shape, *batch_shape)``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        draws = self._quantile(torch.rand(shape, dtype=torch.float64))
+        return draws.to(getattr(self.base, min(self.base.arg_constraints)).dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density."""
+        inside = (value >= self.low) & (value <= self.high) & self.base.support.check(value)
+        density: Tensor = self.base.log_prob(torch.where(inside, value, self._middle.to(value)))
+        return (density - math.log(self._inside)).masked_fill(~inside, -torch.inf)
+
+
+class Product(Distribution):
+    """Independent parameters, each a distribution of one number from a family of its own."""
+
+    arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
+
+    def __init__(self, factors: Sequence[Distribution]) -> None:
+        self.factors = list(factors)
+        super().__init__(event_shape=torch.Size([len(self.factors)]), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The product of the supports."""
+        parts: list[Any] = [factor.support for factor in self.factors]
+        joined: Any = constraints.cat(parts, dim=-1, lengths=[1] * len(parts))
+        return constraints.independent(joined, 1)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``theta`` ``(*sample_shape, D)``."""
+        return torch.stack([factor.sample(sample_shape) for factor in self.factors], dim=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of ``theta`` (..., D), as (...)."""
+        columns = zip(self.factors, value.split(1, dim=-1), strict=True)
+        parts = [log_density(Independent(f.expand((1,)), 1), column) for f, column in columns]
+        return torch.stack(parts).sum(dim=0)

@@ -1,0 +1,334 @@
+"""Files of other programs, format by format and defect by defect.
+
+What is unambiguous is taken, and gives the same pairs from every format. For the rest the command
+says one line, returns 2 and writes nothing.
+"""
+
+import h5py
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from command import prudent as command
+from faults import tree_digest
+from prudent.datasets.readers import read, read_array
+from prudent.errors import PrudentError
+
+RNG = np.random.default_rng(0)
+THETA = RNG.uniform(0, 1, (40, 2)).astype(np.float32).astype(np.float64)
+X = RNG.normal(size=(40, 3)).astype(np.float32).astype(np.float64)
+PRIOR = 'kind = "box"\nlow = [0, 0]\nhigh = [1, 1]\nnames = ["mass", "spin"]\n'
+
+
+def write_npz(path, **arrays):
+    np.savez(path, **arrays)
+
+
+def write_hdf5(path, **arrays):
+    with h5py.File(path, "w") as file:
+        for name, value in arrays.items():
+            value = value.astype("S") if value.dtype.kind == "U" else value
+            file[name] = value
+
+
+def write_safetensors(path, **arrays):
+    path.write_bytes(
+        safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+    )
+
+
+def write_zarr(path, **arrays):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(path, mode="w")
+    for name, value in arrays.items():
+        group.create_array(name, data=value)
+
+
+def write_zarr_2(path, **arrays):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    for name, value in arrays.items():
+        group.create_array(name, data=value)
+
+
+def write_folder(path, **arrays):
+    path.mkdir()
+    for name, value in arrays.items():
+        np.save(path / f"{name}.npy", value)  # noqa: TID251
+
+
+def write_tables(path, **arrays):
+    path.mkdir()
+    for name, value in arrays.items():
+        rows = value.reshape(len(value), -1).astype(str)
+        (path / f"{name}.csv").write_text("\n".join(",".join(row) for row in rows))
+
+
+def write_csv(path, **arrays):
+    """One table, whose columns are numbered."""
+    columns = {}
+    for name, value in arrays.items():
+        value = value.reshape(len(value), -1)
+        columns |= {f"{name}_{i + 1}": value[:, i].astype(str) for i in range(value.shape[1])}
+    lengths = max(map(len, columns.values()))
+    cells = [[*column, *[""] * (lengths - len(column))] for column in columns.values()]
+    rows = [",".join(row) for row in zip(*cells, strict=True)]
+    path.write_text("\n".join([",".join(columns), *rows]))
+
+
+FORMATS = {
+    "sims.npz": write_npz,
+    "sims.h5": write_hdf5,
+    "sims.hdf5": write_hdf5,
+    "sims.safetensors": write_safetensors,
+    "sims.zarr": write_zarr,
+    "old.zarr": write_zarr_2,
+    "folder": write_folder,
+    "tables": write_tables,
+    "sims.csv": write_csv,
+}
+TAKEN = {
+    "as they are": {"theta": THETA, "x": X},
+    "float32": {"theta": THETA.astype(np.float32), "x": X.astype(np.float32)},
+    "Fortran order": {"theta": np.asfortranarray(THETA), "x": np.asfortranarray(X)},
+    "big-endian": {"theta": THETA.astype(">f8"), "x": X.astype(">f4")},
+    "other names": {"params": THETA, "data": X},
+    "capitals": {"Theta": THETA, "X": X},
+    "one known name": {"theta": THETA, "signal": X},
+    "an array more": {"theta": THETA, "x": X, "seconds": np.zeros(40)},
+}
+
+
+# The format has one order; a table has no arrays but its columns.
+IMPOSSIBLE = {
+    ("sims.safetensors", "Fortran order"),
+    ("sims.safetensors", "big-endian"),
+    ("sims.csv", "one known name"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [(n, c) for n in FORMATS for c in TAKEN if (n, c) not in IMPOSSIBLE]
+)
+def test_what_is_plain_is_taken(name, case, tmp_path):
+    FORMATS[name](tmp_path / name, **TAKEN[case])
+    before = tree_digest(tmp_path)
+    pairs = read(tmp_path / name)
+    assert torch.equal(pairs.theta.double(), torch.tensor(THETA))
+    assert torch.equal(pairs.x.double(), torch.tensor(X))
+    assert tree_digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_integers_and_single_columns_are_taken(name, tmp_path):
+    counts = np.arange(40)
+    FORMATS[name](tmp_path / name, theta=THETA[:, 0], x=counts)
+    pairs = read(tmp_path / name)
+    assert pairs.theta.shape == (40, 1)
+    assert pairs.x[:, 0].tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize(
+    "name", ["sims.npz", "sims.h5", "sims.safetensors", "sims.zarr", "folder"]
+)
+def test_columns_are_put_side_by_side(name, tmp_path):
+    columns = {"mass": THETA[:, 0], "spin": THETA[:, 1:], "signal": X, "other": X}
+    FORMATS[name](tmp_path / name, **columns)
+    pairs = read(tmp_path / name, theta="mass,spin", x="signal")
+    assert torch.equal(pairs.theta.double(), torch.tensor(THETA))
+    with pytest.raises(PrudentError, match="no `spn` in"):
+        read(tmp_path / name, theta="mass,spn", x="signal")
+
+
+def test_columns_of_a_table_are_found_by_the_names_of_the_prior(tmp_path):
+    rows = np.column_stack([X[:, :1], THETA, X[:, 1:]]).astype(str)
+    text = "\n".join(["a,mass,spin,b,c", *(",".join(row) for row in rows)])
+    (tmp_path / "sims.csv").write_text(text)
+    (tmp_path / "prior.toml").write_text(PRIOR)
+    from prudent.experiments._inputs import from_files
+
+    inputs, _ = from_files(str(tmp_path / "sims.csv"), prior=str(tmp_path / "prior.toml"))
+    assert torch.equal(inputs.training.theta.double(), torch.tensor(THETA[:32]))
+    assert torch.equal(inputs.training.x.double(), torch.tensor(X[:32]))
+    pairs = read(tmp_path / "sims.csv", theta="mass,spin", x="b,c")
+    assert torch.equal(pairs.x.double(), torch.tensor(X[:, 1:]))
+
+
+def test_groups_are_searched_and_named(tmp_path):
+    write_hdf5(tmp_path / "a.h5", **{"run/inputs/params": THETA, "run/data": X, "run/y": X})
+    assert torch.equal(read(tmp_path / "a.h5").x.double(), torch.tensor(X))
+    named = read(tmp_path / "a.h5", theta="run/inputs/params", x="run/y")
+    assert torch.equal(named.x.double(), torch.tensor(X))
+    write_hdf5(tmp_path / "b.h5", **{"a/theta": THETA, "a/x": X, "b/theta": THETA, "b/x": X})
+    with pytest.raises(PrudentError, match="several could be `theta` .* a/theta a/x b/theta b/x"):
+        read(tmp_path / "b.h5")
+    assert len(read(tmp_path / "b.h5", theta="a/theta", x="a/x")) == 40
+
+
+def test_a_group_that_holds_itself_ends(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("g")
+        group["again"] = group
+        group["theta"], group["x"] = THETA, X
+    assert len(read(tmp_path / "a.h5")) == 40
+
+
+def nan(values):
+    values = values.copy()
+    values[3, 0] = np.nan
+    return values
+
+
+DEFECTS = {
+    "nothing known": ({"a": THETA, "b": X, "c": X}, "no `theta`"),
+    "other lengths": ({"theta": THETA[:-1], "x": X}, "39 rows, `x` has 40"),
+    "NaN in theta": ({"theta": nan(THETA), "x": X}, "rows of `theta` are not finite"),
+    "all NaN": ({"theta": THETA, "x": X * np.nan}, "nothing is left"),
+    "strings": ({"theta": THETA, "x": X.astype(str)}, "expected real numbers"),
+    "complex": ({"theta": THETA, "x": (X * 1j).astype("complex64")}, "expected real numbers"),
+    "transposed": ({"theta": THETA.T, "x": X.T}, "Are both transposed"),
+    "another number of parameters": ({"theta": X, "x": X}, "has 3 parameters, the prior has 2"),
+    "outside the prior": ({"theta": THETA + 5, "x": X}, "have no density under the prior"),
+}
+# What a format cannot hold (None), or is refused in other words.
+EXCEPT = {
+    ("sims.csv", "other lengths"): "is no table of numbers",
+    ("sims.csv", "complex"): "is no table of numbers",
+    ("tables", "complex"): "is no table of numbers",
+    ("sims.csv", "transposed"): "is no table of numbers",
+    ("sims.csv", "strings"): None,
+    ("tables", "strings"): None,
+    ("sims.safetensors", "strings"): None,
+    ("sims.safetensors", "complex"): "holds C",
+}
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.filterwarnings("ignore:The data type")
+@pytest.mark.parametrize(
+    ("name", "defect"),
+    [(n, d) for n in FORMATS for d in DEFECTS if EXCEPT.get((n, d), "") is not None],
+)
+def test_what_is_not_is_one_line_and_writes_nothing(name, defect, tmp_path):
+    arrays, message = DEFECTS[defect]
+    message = EXCEPT.get((name, defect), message)
+    FORMATS[name](tmp_path / name, **arrays)
+    (tmp_path / "prior.toml").write_text(PRIOR)
+    before = tree_digest(tmp_path)
+    options = ["--method", "npe", "--epochs", "1", "-q", "-o", "run"]
+    result = command("train", "--data", name, "--prior", "prior.toml", *options, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    *_, last = told = result.stderr.strip().splitlines()
+    assert last.startswith("Error: ")
+    assert message in last
+    assert len(told) == 1, told
+    assert result.stdout == ""
+    assert tree_digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["sims.npz", "sims.csv", "sims.zarr"])
+def test_rows_with_nan_are_told_and_left_out(name, tmp_path, caplog):
+    from prudent.experiments._inputs import from_files, pairs_to_test
+
+    FORMATS[name](tmp_path / name, theta=THETA, x=nan(X))
+    (tmp_path / "prior.toml").write_text(PRIOR)
+    path = str(tmp_path / name)
+    inputs, _ = from_files(path, prior=str(tmp_path / "prior.toml"))
+    assert (len(inputs.training), inputs.training.num_invalid) == (31, 1)
+    assert "1 of " in caplog.text
+    assert len(pairs_to_test(path, None, None)) == 39
+    assert "1 of 40 test pairs" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "text", "expected"),
+    [
+        ("x.csv", "x", "1,2,3\n", [[1, 2, 3]]),
+        ("x.csv", "x", "x,y\n1,2\n", [[1, 2]]),
+        ("x.csv", "x", "x_1,x_2,seconds\n1,2,9\n", [[1, 2]]),
+        ("t.csv", "theta", "theta_1,theta_2,x_1\n1,2,9\n", [[1, 2]]),
+        ("x.csv", "x", '"a","b"\n1,2\n3,4\n', [[1, 2], [3, 4]]),
+    ],
+)
+def test_observations_in_tables(name, role, text, expected, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert read_array(tmp_path / name, role).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no numbers"),
+        ("a,b\n", "holds no numbers"),
+        ("a,a\n1,2\n", "two columns of one name"),
+        ("a,b\n1,2,3\n", "has 3 columns below 2 names"),
+        ("a,b\n1,\n", "no table of numbers"),
+        ("1;2\n", "holds no numbers"),
+    ],
+)
+def test_tables_that_are_none(text, message, tmp_path):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(PrudentError, match=message) as error:
+        read_array(tmp_path / "x.csv")
+    assert "\n" not in str(error.value)
+
+
+def without_a_chunk(path):
+    (path / "x" / "c" / "0" / "0").unlink()
+
+
+def linked(path):
+    chunk = path / "x" / "c" / "0" / "0"
+    chunk.rename(path.parent / "elsewhere")
+    chunk.symlink_to(path.parent / "elsewhere")
+
+
+def bomb(path):
+    document = path / "x" / "zarr.json"
+    document.write_text(document.read_text().replace("40,", "4000000000,"))
+
+
+def cut(path):
+    (path / "theta" / "zarr.json").write_text("{")
+
+
+def pickled(path):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    group.create_array("theta", data=THETA)
+    group.create_array("x", data=X)
+    document = path / "x" / ".zarray"
+    codec = '"filters": [{"id": "pickle", "protocol": 5}]'
+    document.write_text(document.read_text().replace('"filters": null', codec))
+    assert "pickle" in document.read_text()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_a_chunk, "`x` in .* lacks 1 of 1 chunks"),
+        (linked, "is a link to another place"),
+        (bomb, "declares"),
+        (cut, "damaged"),
+        (pickled, "pickle"),
+    ],
+)
+def test_hostile_groups_of_zarr_are_refused(damage, message, tmp_path):
+    write_zarr(tmp_path / "a.zarr", theta=THETA, x=X)
+    damage(tmp_path / "a.zarr")
+    with pytest.raises(PrudentError, match=message) as error:
+        read(tmp_path / "a.zarr")
+    assert "\n" not in str(error.value)
+
+
+def test_one_array_is_not_a_pair(tmp_path):
+    write_folder(tmp_path / "folder", theta=THETA, x=X)
+    with pytest.raises(PrudentError, match="holds one array, and pairs are two"):
+        read(tmp_path / "folder" / "theta.npy")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PrudentError, match="is not a store of simulations, and holds no .npy"):
+        read(tmp_path / "empty")
+    (tmp_path / "folder" / "x.csv").write_text("1,2\n")
+    with pytest.raises(PrudentError, match="of one name"):
+        read(tmp_path / "folder")
