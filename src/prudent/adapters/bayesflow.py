@@ -1,5 +1,11 @@
-"""Approximators of BayesFlow 2, on Keras's torch backend."""
+"""Approximators of BayesFlow 2, on Keras's torch backend.
 
+BayesFlow switches gradients off for all of torch when it is imported; a training loop of one's own
+needs ``torch.enable_grad()`` around it.
+"""
+
+import contextlib
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +29,12 @@ def model_of(approximator: Any, keys: Keys = ("theta", "x")) -> Model:
     parts = [keys[0]] if isinstance(keys[0], str) else list(keys[0])
 
     def sample(number: int, x: Tensor) -> Tensor:
-        found = approximator.sample(num_samples=number, conditions=_arrays({keys[1]: x}))
+        # Its draws have a generator of their own, and a progress bar for each call.
+        seed = int(torch.randint(2**31, ()))
+        with contextlib.redirect_stderr(io.StringIO()):
+            found = approximator.sample(
+                num_samples=number, conditions=_arrays({keys[1]: x}), seed=seed
+            )
         if missing := [name for name in parts if name not in found]:
             raise InputError(
                 f"the approximator draws {' '.join(found)} and not {missing[0]}; pass "

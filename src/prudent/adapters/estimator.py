@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from prudent._arrays import as_shape, as_tensor, finite_rows
+from prudent._randomness import seeded
 from prudent.adapters.model import Model
 from prudent.contracts import Prior, Shape
 from prudent.errors import DataError, InputError
 from prudent.estimators._support import leaks
-from prudent.estimators.importance import SamplingReport
 from prudent.estimators.npe import CutPosterior
 from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.priors import check_prior, dtype_of, log_prior
-from prudent.estimators.sampling import LEAST_KEPT
 from prudent.estimators.summaries import check_names
+
+# Draws by which the mass inside the prior's support is found, of models that draw slowly.
+NUM_SLOW = 256
 
 
 class _Foreign:
@@ -73,6 +75,15 @@ class SlowPosterior(AdaptedPosterior):
     """The same with a density that takes much longer than a draw."""
 
     slow_density = True
+
+    def _kept(self) -> Tensor:
+        return torch.ones(len(self))  # to find it would take more draws than to do without
+
+    def _find_log_mass(self) -> Tensor:
+        """The log of the mass inside the prior's support, right to a few per cent."""
+        with seeded(0, "mass"):
+            inside = log_prior(self.estimator.prior, self._whole((NUM_SLOW,))) > -torch.inf
+        return (inside.sum(dim=0).clamp(min=0.5) / NUM_SLOW).log().to(self.estimator.dtype)
 
 
 class NoisePosterior(AdaptedPosterior):
@@ -130,13 +141,14 @@ class AdaptedDraws(_Foreign, CutPosterior):
     def _whole(self, shape: tuple[int, ...]) -> Tensor:
         return self._sampled(shape)
 
-    def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
-        if bool((self.log_mass.exp() < LEAST_KEPT).any()):
-            raise InputError(
-                "almost all draws of some posteriors lie outside the prior, and without a density "
-                "others cannot be found. Was the model trained with this prior?"
-            )
-        return super()._inside(number)
+    def _kept(self) -> Tensor:
+        return torch.ones(len(self))
+
+    def _elsewhere(self, rows: Tensor, number: int) -> NoReturn:
+        raise InputError(
+            f"almost all draws of {len(rows):,} posteriors lie outside the prior, and without a "
+            "density no others are found. Was the model trained with this prior?"
+        )
 
     @property
     def log_prob(self) -> NoReturn:  # type: ignore[override]

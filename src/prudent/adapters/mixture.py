@@ -13,18 +13,29 @@ from prudent.errors import InputError
 
 
 class _Members:
-    """The posteriors of all members for the observations of a batch, made once for each batch."""
+    """The posteriors of all members for the observations of a batch.
+
+    Features are the observations and, beside them, the mass of each member inside the prior's
+    support, so that it is found once for each observation.
+    """
 
     def __init__(self, models: Sequence[Model], prior: Prior) -> None:
         self.estimators = [Adapted(model, prior) for model in models]
-        self.x: Tensor | None = None
-        self.posteriors: list[Any] = []
+        self.x_shape = models[0].x_shape
 
-    def given(self, x: Tensor) -> list[Any]:
-        """The posteriors; as long as x is the same object, so are they."""
-        if x is not self.x:
-            self.x, self.posteriors = x, [estimator(x) for estimator in self.estimators]
-        return self.posteriors
+    def embed(self, x: Tensor) -> Tensor:
+        """The features of observations."""
+        parts = [getattr(one(x), "log_mass", x.new_zeros(len(x))) for one in self.estimators]
+        return torch.cat((x.flatten(1), torch.stack(parts, dim=1).to(x)), dim=1)
+
+    def given(self, features: Tensor) -> list[Any]:
+        """The posteriors of each member."""
+        number = len(self.estimators)
+        x, masses = features[:, :-number], features[:, -number:]
+        posteriors = [one(x.reshape(len(x), *(self.x_shape or (-1,)))) for one in self.estimators]
+        for posterior, log_mass in zip(posteriors, masses.unbind(1), strict=True):
+            posterior.log_mass = log_mass
+        return posteriors
 
 
 def mixture(models: Sequence[Model], weights: Tensor, prior: Prior, name: str) -> Model:
@@ -43,22 +54,23 @@ def mixture(models: Sequence[Model], weights: Tensor, prior: Prior, name: str) -
         )
     members, log_weights = _Members(models, prior), weights.log()
     facts: dict[str, Any] = {
+        "embed": members.embed,
         "networks": [network for model in models for network in model.networks],
         "prior": prior,
         "x_shape": models[0].x_shape,
     }
 
     def averaged(function: str) -> Any:
-        def value(theta: Tensor, x: Tensor) -> Tensor:
-            parts = [getattr(one, function)(theta) for one in members.given(x)]
+        def value(theta: Tensor, features: Tensor) -> Tensor:
+            parts = [getattr(one, function)(theta) for one in members.given(features)]
             return (torch.stack(parts) + log_weights.reshape(-1, 1, 1)).logsumexp(dim=0)
 
         return value
 
-    def sample(number: int, x: Tensor) -> Tensor:
+    def sample(number: int, features: Tensor) -> Tensor:
         chosen = torch.multinomial(weights, number, replacement=True)
         counts = torch.bincount(chosen, minlength=len(models)).tolist()
-        several = zip(members.given(x), counts, strict=True)
+        several = zip(members.given(features), counts, strict=True)
         draws = torch.cat([posterior.sample((count,)) for posterior, count in several if count])
         return draws[torch.randperm(number)]
 

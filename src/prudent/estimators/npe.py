@@ -114,15 +114,23 @@ class CutPosterior(NeuralPosterior):
             inside = log_prior(prior, theta) > -torch.inf
             return theta, torch.where(inside, 0.0, -torch.inf)
 
-        kept, worth = self.log_mass.exp().cpu(), torch.full((len(self),), float(number))
+        kept, worth = self._kept(), torch.full((len(self),), float(number))
         draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
         left = reject(candidates, kept, draws)
         if len(left):  # the flow is almost nowhere inside
-            some = self.rows(left.to(device))
-            found, report = weighted(some, prior, (number,), like=self.log_mass)
+            found, report = self._elsewhere(left, number)
             draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
         report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
-        return draws.to(self.log_mass), report
+        return draws.to(device), report
+
+    def _kept(self) -> Tensor:
+        """The share of draws of each observation that are expected inside the support, (N,)."""
+        return self.log_mass.exp().cpu()
+
+    def _elsewhere(self, rows: Tensor, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, R, D) of some observations, where almost none are inside the support."""
+        some = self.rows(rows.to(self.features.device))
+        return weighted(some, self.estimator.prior, (number,), like=self.log_mass)
 
 
 class FlowPosterior(CutPosterior):

@@ -150,9 +150,8 @@ class Conformal:
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
-        observed = torch.as_tensor(x)
-        shape = getattr(self.inner, "x_shape", observed.shape[1:])
-        return ConformalPosterior(self, self.inner(x), observed.reshape(-1, *shape))
+        own = getattr(self.inner, "observations", torch.as_tensor)
+        return ConformalPosterior(self, self.inner(x), own(x))
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -240,6 +239,7 @@ def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
     if not has_density(posterior):
         raise InputError(f"expected a density, and {type(posterior).__name__} has no `log_prob`.")
-    if isinstance(posterior, Normalizable):
+    # What is outside the prior's support is no part of the regions, so that a cut stays.
+    if isinstance(posterior, Normalizable) and posterior.normalization != "cut":
         posterior = posterior.unnormalized()
     return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator
+from prudent.contracts import Estimator, Normalizable
 from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
 from prudent.diagnostics._points import Points, randomized_alpha
@@ -218,6 +218,8 @@ class PoweredPosterior(Summaries):
 
     def __init__(self, estimator: "Powered", x: Tensor) -> None:
         self.estimator, self.x, self.inner = estimator, x, estimator.inner(x)
+        if isinstance(self.inner, Normalizable):  # it is not normalized here in any case
+            self.inner = self.inner.unnormalized()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -252,8 +254,16 @@ class Powered:
 
     def __init__(self, inner: Estimator, temperature: float) -> None:
         self.inner, self.prior, self.temperature = inner, inner.prior, temperature
-        self.info: dict[str, Any] = getattr(inner, "info", {})
+        # A verdict is that of the posteriors that were measured.
+        known: dict[str, Any] = getattr(inner, "info", {})
+        self.info = {name: value for name, value in known.items() if name != "verdict"}
 
-    def __call__(self, x: Tensor) -> PoweredPosterior:
+    def observations(self, x: Any) -> Tensor:
+        """Observations as a tensor, a single one with a row of its own if the inner knows how."""
+        own = getattr(self.inner, "observations", torch.as_tensor)
+        found: Tensor = own(x)
+        return found
+
+    def __call__(self, x: Any) -> PoweredPosterior:
         """The posteriors given ``x``."""
-        return PoweredPosterior(self, x)
+        return PoweredPosterior(self, self.observations(x))
