@@ -86,4 +86,6 @@ def _log_prob(approximator: Any, data: dict[str, Tensor]) -> Tensor:
         log_det_jac=True,
     )
     value: Tensor = approximator.inference_network.log_prob(variables, conditions=conditions)
-    return value + scale + torch.as_tensor(jacobian.get("inference_variables", 0.0)).to(like)
+    jacobian_term: Tensor = torch.as_tensor(jacobian.get("inference_variables", 0.0)).to(like)
+    total: Tensor = value + scale + jacobian_term
+    return total

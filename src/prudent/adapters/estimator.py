@@ -151,7 +151,7 @@ class AdaptedDraws(_Foreign, CutPosterior):
         )
 
     @property
-    def log_prob(self) -> NoReturn:  # type: ignore[override]
+    def log_prob(self) -> NoReturn:
         """There is none: an AttributeError, so that nothing takes it for one."""
         raise AttributeError(self._lacking("density"))
 
@@ -239,18 +239,18 @@ class Adapted:
     def observations(self, x: Any) -> Tensor:
         """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
         like = self.like
-        x = as_tensor("x", x, like.dtype).to(like.device)
-        single = x.ndim == 1 if self.x_shape is None else tuple(x.shape) == self.x_shape
-        x = x.unsqueeze(0) if single else x
-        if self.x_shape is not None and tuple(x.shape[1:]) != self.x_shape:
+        found = as_tensor("x", x, like.dtype).to(like.device)
+        single = found.ndim == 1 if self.x_shape is None else tuple(found.shape) == self.x_shape
+        found = found.unsqueeze(0) if single else found
+        if self.x_shape is not None and tuple(found.shape[1:]) != self.x_shape:
             shape = ", ".join(map(str, ("N", *self.x_shape)))
-            raise DataError(f"expected `x` of shape ({shape}), got {tuple(x.shape)}.")
-        if not self.training and (bad := int((~finite_rows(x)).sum())):
+            raise DataError(f"expected `x` of shape ({shape}), got {tuple(found.shape)}.")
+        if not self.training and (bad := int((~finite_rows(found)).sum())):
             raise DataError(
-                f"{bad:,} of {len(x):,} observations hold NaN or infinity; the posterior is not "
+                f"{bad:,} of {len(found):,} observations hold NaN or infinity; the posterior is not "
                 "defined there. Remove or repair them."
             )
-        return x
+        return found
 
     def __call__(self, x: Any) -> Any:
         """The posteriors given ``x``."""
@@ -271,4 +271,3 @@ class Adapted:
 
     def __repr__(self) -> str:
         return f"<Adapted {self.model.name}, {self.dim} parameters, {self.abilities}>"
-

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from prudent.adapters.model import Model, rows_for
 
 
-def model_of(flow: Any, embedding: nn.Module | None = None, name: str = "nflows", **facts: Any) -> Model:
+def model_of(
+    flow: Any, embedding: nn.Module | None = None, name: str = "nflows", **facts: Any
+) -> Model:
     """What a flow can do. Its own embedding is called once for each batch, not for each draw.
 
     Args:

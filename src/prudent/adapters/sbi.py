@@ -156,7 +156,8 @@ class Penalized:
     ) -> None:
         if prior is None:
             raise InputError("the penalty needs the prior; pass it as the first argument.")
-        super().__init__(prior, *arguments, **keywords)
+        trainer: Any = super()
+        trainer.__init__(prior, *arguments, **keywords)
         self.weight = weight
         self.penalty = penalty or CoveragePenalty(self._proposal(), num_samples, target)
 
@@ -180,10 +181,11 @@ class Penalized:
         if isinstance(posterior, Normalizable):  # the penalty is that of what is being trained
             posterior = posterior.unnormalized()
         self.penalty.train(self._neural_net.training)
-        return losses + self.weight * self.penalty(posterior, theta)
+        value: Tensor = self.penalty(posterior, theta)
+        return losses + self.weight * value
 
 
-class CalNPE(Penalized, NPE):
+class CalNPE(Penalized, NPE):  # type: ignore[misc]
     """sbi's ``NPE`` with the coverage penalty in its loss; used in the same way.
 
     ``CalNPE(prior).append_simulations(theta, x).train()``. See :class:`Penalized` for the
@@ -197,7 +199,7 @@ class CalNPE(Penalized, NPE):
         return density_of(self._neural_net)
 
 
-class CalNRE(Penalized, NRE):
+class CalNRE(Penalized, NRE):  # type: ignore[misc]
     """sbi's ``NRE`` with the coverage penalty in its loss; used in the same way.
 
     See :class:`Penalized` for the arguments that it adds.
