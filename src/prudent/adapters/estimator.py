@@ -247,8 +247,8 @@ class Adapted:
             raise DataError(f"expected `x` of shape ({shape}), got {tuple(found.shape)}.")
         if not self.training and (bad := int((~finite_rows(found)).sum())):
             raise DataError(
-                f"{bad:,} of {len(found):,} observations hold NaN or infinity; the posterior is not "
-                "defined there. Remove or repair them."
+                f"{bad:,} of {len(found):,} observations hold NaN or infinity; the posterior "
+                "is not defined there. Remove or repair them."
             )
         return found
 

@@ -137,6 +137,6 @@ class DCPNPELoss(nn.Module):
         """The loss of theta (N, D) and x (N, L)."""
         estimator: Any = self.estimator
         posterior = estimator.flow(x)
-        loss: Tensor = self.lmbda * self.penalty(posterior, theta)
-        loss = loss - posterior.log_prob(theta).mean()
-        return loss
+        log_prob: Tensor = posterior.log_prob(theta)
+        value: Tensor = self.penalty(posterior, theta)
+        return self.lmbda * value - log_prob.mean()
