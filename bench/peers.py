@@ -24,7 +24,6 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 import prudent
 from prudent._files import write_atomic
 from prudent.datasets.simulate import draw, draw_pairs
-from prudent.estimators.priors import log_prior
 from prudent.problems.problem import custom
 
 PROBLEMS = ("slcp", "two_moons", "weinberg", "mg1", "gaussian", "correlated")
@@ -64,26 +63,6 @@ def test_pairs(problem, seed):
     return theta, x, exact and float(exact(theta, x).double().mean())
 
 
-class FromSbi:
-    """A flow of sbi, or a classifier with its prior, as an estimator and, given x, a posterior."""
-
-    def __init__(self, network, prior, normalized, x=None):
-        self.network, self.prior, self.normalized, self.x = network, prior, normalized, x
-
-    def __call__(self, x):
-        return FromSbi(self.network, self.prior, self.normalized, x)
-
-    def sample(self, shape=()):
-        return self.network.sample(torch.Size(shape), self.x)
-
-    def log_prob(self, theta):
-        flat = theta.reshape(-1, *theta.shape[-2:])
-        if self.normalized:
-            return self.network.log_prob(flat, self.x).view(theta.shape[:-1])
-        ratio = self.network(flat, self.x.expand(len(flat), *self.x.shape))
-        return ratio.view(theta.shape[:-1]) + log_prior(self.prior, theta)
-
-
 def train(peer, problem, family, budget, seed):
     """An estimator by the defaults, and the CPU seconds that it took."""
     pairs, prior = draw_pairs(problem, budget, seed), problem.prior
@@ -101,7 +80,7 @@ def train(peer, problem, family, budget, seed):
     start = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
         network = trainer.train().eval()
-    return FromSbi(network, prior, family == "npe"), time.process_time() - start
+    return prudent.adapt(network, prior), time.process_time() - start
 
 
 def measured(peer, family, name, budget, seed):
@@ -113,15 +92,15 @@ def measured(peer, family, name, budget, seed):
     method = "samples" if family == "npe" else "auto"
     diagnosis = prudent.diagnose(estimator, theta, x, method=method, seed=seed, progress=False)
     found = diagnosis.measurement
-    log_posterior = found.log_posterior[found.resolved]
-    if family == "npe":
-        # Where no draw is inside, the mass is taken for that of half a draw of 1,024.
-        log_posterior = found.log_posterior - found.log_norm.clamp(min=-math.log(2048))
+    # A flow is known at every truth, a ratio where it is resolved.
+    known = found.resolved | (family == "npe")
+    log_posterior, log_norm = found.log_posterior[known], found.log_norm[known]
+    of_flow = float((log_posterior + log_norm).double().mean())  # before it was cut
     return {
         **dict(zip(KEY, (peer, family, name, budget, seed), strict=True)),
         "version": version(peer),
         "log_posterior": float(log_posterior.double().mean()),
-        "log_posterior_of_flow": diagnosis.log_posterior if family == "npe" else None,
+        "log_posterior_of_flow": of_flow if family == "npe" else None,
         "log_posterior_exact": exact,
         "leakage": diagnosis.leakage,
         "auc": diagnosis.auc,

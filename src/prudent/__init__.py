@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from prudent._lazy import attach
 
 if TYPE_CHECKING:
+    from prudent import adapters as adapters
     from prudent import coverage as coverage
     from prudent import datasets as datasets
     from prudent import diagnostics as diagnostics
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from prudent import recalibration as recalibration
     from prudent import reports as reports
     from prudent import training as training
+    from prudent.adapters.recognition import adapt as adapt
     from prudent.diagnostics.diagnosis import diagnose as diagnose
     from prudent.experiments.loading import load as load
     from prudent.recalibration.temperature import recalibrate as recalibrate

@@ -2,16 +2,18 @@
 
 import html
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from prudent._arrays import float32
 from prudent._extras import require
+from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent._progress import Reporter
 from prudent.contracts import Estimator, Prior
 from prudent.datasets.pairs import Pairs, finite
@@ -25,13 +27,32 @@ from prudent.diagnostics.expected_coverage import (
 from prudent.diagnostics.ranks import posterior_ranks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge, margin
-from prudent.errors import InputError
+from prudent.errors import InputError, StoreError, one_line
 from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.summaries import to_arviz
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
 PARTS_DRAWS = 256
+# The format of the files of diagnoses.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """The result of a diagnostic as a file keeps it."""
+
+    verdict: str
+    scalars: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+
+    def metrics(self) -> dict[str, Any]:
+        """The scalars."""
+        return dict(self.scalars)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The records."""
+        return [dict(record) for record in self.records]
 
 
 def _of_curve(name: str) -> metric[float]:
@@ -208,6 +229,44 @@ class Diagnosis:
         columns = {k: v for k, v in vars(self.measurement).items() if isinstance(v, Tensor)}
         return {"theta": self.pairs.theta, "index": self.pairs.row_numbers, **columns}
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the diagnosis, without x, to one safetensors file; :meth:`load` reads it."""
+        settings = {
+            "format": FORMAT,
+            "method": self.measurement.method,
+            "normalized": self.measurement.normalized,
+            "num_excluded": self.num_excluded,
+            "out_of_fold": self.out_of_fold,
+            "results": [  # in their order
+                (name, one.verdict, one.metrics(), one.rows())
+                for name, one in self.results.items()
+            ],
+        }
+        apart = {"levels": self.coverage.levels, "log_prior_density": self.log_prior_density}
+        write_atomic(path, dump_tensors(settings, {**self.tensors(), **apart}))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a diagnosis that :meth:`save` wrote; its pairs have no x."""
+        settings, tensors = load_tensors(path, FORMAT, "Restore it or diagnose again.")
+        try:
+            columns = {field.name: tensors[field.name] for field in fields(Measurement)[2:]}
+            measured = Measurement(settings["method"], settings["normalized"], **columns)
+            theta, index = tensors["theta"], tensors["index"]
+            alphas = measured.alpha.masked_fill(~measured.valid, torch.nan)
+            return cls(
+                expected_coverage(alphas, tensors["levels"]),
+                measured,
+                Pairs(theta, theta[:, :0], index),
+                tensors["log_prior_density"],
+                settings["num_excluded"],
+                {name: StoredResult(*one) for name, *one in settings["results"]},
+                settings["out_of_fold"],
+            )
+        except (KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+            reason = one_line(error).rstrip(".")
+            raise StoreError(f"{path} does not hold a sound diagnosis: {reason}.") from error
+
     def plot(self) -> Any:
         """The coverage curve, after a thorough diagnosis with SBC and TARP, as a figure."""
         require("matplotlib", "report", "figures")
@@ -308,9 +367,9 @@ def diagnose(
     """Measure coverage and log posterior on pairs that training never saw.
 
     Args:
-        estimator: An estimator from :func:`prudent.fit` or :func:`prudent.load`, or any object
-            with ``prior`` and ``normalized`` that maps x to a posterior with ``log_prob`` and
-            ``sample``, or with ``sample`` alone.
+        estimator: An estimator from :func:`prudent.fit`, :func:`prudent.load` or
+            :func:`prudent.adapt`, or any object with ``prior`` and ``normalized`` that maps x to
+            a posterior with ``log_prob`` and ``sample``, or with ``sample`` alone.
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...). Those that hold NaN or infinity are left
             out, counted, and warned about.
@@ -339,9 +398,9 @@ def diagnose(
         require(*needed, "thorough diagnoses")
     if lacking := [name for name in ("prior", "normalized") if not hasattr(estimator, name)]:
         raise InputError(
-            f"expected an estimator of prudent, or a function of x with `prior` and `normalized` "
-            f"that returns posteriors, got {type(estimator).__name__} without "
-            f"{' and '.join(f'`{name}`' for name in lacking)}. Write a class with these around it."
+            f"expected an estimator, got {type(estimator).__name__} without "
+            f"{' and '.join(f'`{name}`' for name in lacking)}; make one of a model of sbi, lampe, "
+            "zuko, nflows or BayesFlow, or of functions: prudent.adapt(model, prior)."
         )
     pairs, num_excluded = finite(theta, x, dtype_for(estimator))
     if num_excluded:

@@ -37,8 +37,11 @@ NUM_DRAWS, ROWS, MOST_ROUNDS, TOLERANCE = 2048, 256, 16, 0.01
 PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linear": False}
 
 
-class FlowPosterior(NeuralPosterior):
-    """A flow conditioned on N observations, normalized on the prior's support."""
+class CutPosterior(NeuralPosterior):
+    """Densities on the whole space for N observations, cut to the prior's support.
+
+    It needs ``log_prob``, which calls ``_cut``, and ``_whole``.
+    """
 
     def __init__(self, estimator: Any, features: Tensor, *, raw: bool = False) -> None:
         super().__init__(estimator, features)
@@ -64,8 +67,7 @@ class FlowPosterior(NeuralPosterior):
         count, total = torch.zeros(2, len(self)).unbind()
         for index in range(MOST_ROUNDS):
             with seeded(index, "mass"):
-                noise = even_noise(NUM_DRAWS, 1, self.estimator.dim).expand(-1, len(rows), -1)
-            theta = self.rows(rows.to(self.features.device)).from_noise(noise)[0]
+                theta = self.rows(rows.to(self.features.device))._spread(NUM_DRAWS)
             inside = log_prior(self.estimator.prior, theta) > -torch.inf
             count[rows] += inside.sum(dim=0).cpu()
             total[rows] += NUM_DRAWS
@@ -81,6 +83,61 @@ class FlowPosterior(NeuralPosterior):
             return log_prob
         outside = log_prior(self.estimator.prior, theta) == -torch.inf
         return log_prob.masked_fill(outside, -torch.inf) - self.log_mass
+
+    def _spread(self, number: int) -> Tensor:
+        """Draws (number, N, D) of the density itself, by which its mass is found."""
+        return self._whole((number,))
+
+    def log_ratio(self, theta: Any) -> Tensor:
+        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        theta = self._theta(theta)
+        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+
+    @torch.no_grad()
+    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
+        if self.normalization == "none":
+            return self._whole(shape), None
+        draws, report = self._inside(torch.Size(shape).numel())
+        return draws.reshape(*shape, *draws.shape[1:]), report
+
+    def _whole(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws ``(*shape, N, D)`` of the density itself."""
+        raise NotImplementedError
+
+    def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, N, D) of the flows that lie inside the prior's support."""
+        prior, device = self.estimator.prior, self.features.device
+
+        def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
+            theta = self.rows(rows.to(device))._whole((number,))
+            inside = log_prior(prior, theta) > -torch.inf
+            return theta, torch.where(inside, 0.0, -torch.inf)
+
+        kept, worth = self._kept(), torch.full((len(self),), float(number))
+        draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
+        left = reject(candidates, kept, draws)
+        if len(left):  # the flow is almost nowhere inside
+            found, report = self._elsewhere(left, number)
+            draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
+        report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
+        return draws.to(device), report
+
+    def _kept(self) -> Tensor:
+        """The share of draws of each observation that are expected inside the support, (N,)."""
+        return self.log_mass.exp().cpu()
+
+    def _elsewhere(self, rows: Tensor, number: int) -> tuple[Tensor, SamplingReport]:
+        """Draws (number, R, D) of some observations, where almost none are inside the support."""
+        some = self.rows(rows.to(self.features.device))
+        return weighted(some, self.estimator.prior, (number,), like=self.log_mass)
+
+
+class FlowPosterior(CutPosterior):
+    """A flow conditioned on N observations, normalized on the prior's support."""
+
+    def _spread(self, number: int) -> Tensor:
+        noise = even_noise(number, 1, self.estimator.dim).expand(-1, len(self), -1)
+        return self.from_noise(noise)[0]
 
     def _flow(self) -> zuko.distributions.NormalizingFlow:
         flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
@@ -106,46 +163,15 @@ class FlowPosterior(NeuralPosterior):
         one, wide = ((value + log_slope).to(theta.dtype) + log_volume for value in both)
         return one, wide
 
-    def log_ratio(self, theta: Any) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
-
     def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
         """Draw ``(*sample_shape, N, D)`` of the flow, as a function of the weights; never cut."""
         draws = self._flow().rsample(torch.Size(as_shape(sample_shape)))
         theta: Tensor = self.estimator.original(draws, self.features)[0]
         return theta
 
-    @torch.no_grad()
-    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
-        if self.normalization == "none":
-            return self._whole(shape), None
-        draws, report = self._inside(torch.Size(shape).numel())
-        return draws.reshape(*shape, *draws.shape[1:]), report
-
     def _whole(self, shape: tuple[int, ...]) -> Tensor:
         """Draws ``(*shape, N, D)`` of the flow itself."""
         return self.rsample(shape)
-
-    def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
-        """Draws (number, N, D) of the flows that lie inside the prior's support."""
-        prior, device = self.estimator.prior, self.features.device
-
-        def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
-            theta = self.rows(rows.to(device))._whole((number,))
-            inside = log_prior(prior, theta) > -torch.inf
-            return theta, torch.where(inside, 0.0, -torch.inf)
-
-        kept, worth = self.log_mass.exp().cpu(), torch.full((len(self),), float(number))
-        draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
-        left = reject(candidates, kept, draws)
-        if len(left):  # the flow is almost nowhere inside
-            some = self.rows(left.to(device))
-            found, report = weighted(some, prior, (number,), like=self.log_mass)
-            draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
-        report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
-        return draws.to(self.log_mass), report
 
     @torch.no_grad()
     def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:

@@ -29,22 +29,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
+from prudent._files import sha256
 from prudent.errors import InputError, PrudentError, unknown_name
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.settings import read_settings
 from prudent.experiments.store import RunState, states
 from prudent.experiments.sweep import FILE, stored_sweep
+from prudent.version import __version__
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from prudent.diagnostics import Diagnosis
 
 KEYS = ("run", "problem", "method", "budget", "seed")
 COLUMNS = {
@@ -124,6 +128,34 @@ def load_results(directory: str | os.PathLike[str]) -> Results:
         planned = states(stored_sweep(root).configs, root)
     finished = _finished(root)  # after that: a run that is finished in between is not lost
     return Results(finished, runs=_table(_all_runs(root, planned, finished), ()))
+
+
+def results_of(
+    diagnoses: Mapping[str, Diagnosis], *, problem: str = "own data", budget: int = 0
+) -> Results:
+    """Diagnoses of models that no run trained, as results for figures and the report.
+
+    Args:
+        diagnoses: The diagnoses by the names of the models, which stand where methods stand.
+        problem: The name of what was simulated.
+        budget: The number of simulations that the models were trained with, 0 if not known.
+    """
+    require("pandas", "results", "tables of results")
+    runs: list[dict[str, Any]] = []
+    tables: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
+    for name, diagnosis in diagnoses.items():
+        values = (sha256(f"{problem}/{name}".encode())[:12], problem, name, budget, 0)
+        keys = dict(zip(KEYS, values, strict=True))
+        facts = {**diagnosis.metrics(), "prudent_version": __version__}
+        runs.append({**keys, "state": "done", **facts, "error": None, "path": None})
+        curves = diagnosis.coverage.curves().values()
+        tables["curves"] += _long(keys, dict(zip(COLUMNS["curves"], curves, strict=True)))
+        for test, result in diagnosis.results.items():
+            rows = [row for one in result.rows() for row in _long(keys, {"test": test, **one})]
+            tables.setdefault(test, []).extend(rows)
+            tables["ranks"] += rows if test in ("sbc", "tarp") else []
+    made = {name: _table(rows, COLUMNS.get(name, ("test",))) for name, rows in tables.items()}
+    return Results(runs=_table(runs, ()), **made)
 
 
 def _table(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> DataFrame:

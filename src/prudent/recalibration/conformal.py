@@ -153,10 +153,10 @@ class Conformal:
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
-        observed = as_tensor("x", x).detach()
-        shape = getattr(self.inner, "x_shape", observed.shape[1:])
-        inner = self.inner(x if isinstance(x, Tensor) else observed)
-        return ConformalPosterior(self, inner, observed.reshape(-1, *shape))
+        own = getattr(self.inner, "observations", None)
+        observed = as_tensor("x", x).detach() if own is None else own(x)
+        inner = self.inner(observed if own is None and not isinstance(x, Tensor) else x)
+        return ConformalPosterior(self, inner, observed)
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -252,6 +252,7 @@ def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
     if not has_density(posterior):
         raise InputError(f"expected a density, and {type(posterior).__name__} has no `log_prob`.")
-    if isinstance(posterior, Normalizable):
+    # What is outside the prior's support is no part of the regions, so that a cut stays.
+    if isinstance(posterior, Normalizable) and posterior.normalization != "cut":
         posterior = posterior.unnormalized()
     return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator
+from prudent.contracts import Estimator, Normalizable
 from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
 from prudent.diagnostics._points import Points, randomized_alpha
@@ -120,7 +120,9 @@ def fit_temperature(
     number = sum(len(pairs) for _, pairs in parts)
     if number < LEAST_PAIRS:
         raise InputError(f"{number} pairs are too few to recalibrate; pass {LEAST_PAIRS} or more.")
-    share = min(1.0, (MOST_PAIRS if parts[0][0].normalized else MOST_KEPT) / number)
+    first = parts[0][0]
+    cheap = isinstance(first, NeuralEstimator | Ensemble) and first.normalized
+    share = min(1.0, (MOST_PAIRS if cheap else MOST_KEPT) / number)
     judges = [
         _Judge(estimator, pairs[: math.ceil(share * len(pairs))], seed)
         for estimator, pairs in parts
@@ -174,16 +176,16 @@ class _Judge:
 
     def __init__(self, estimator: Any, pairs: Pairs, seed: int) -> None:
         self.parts, self.seed, self.start = [], seed, 1.0
-        if isinstance(estimator, NeuralEstimator | Ensemble) and estimator.normalized:
-            # Draws of wider posteriors serve narrower ones as well, and not the other way round.
-            estimator, self.start = ensemble.tempered(estimator, START), START
         with torch.no_grad(), seeded(seed, "points"):
-            strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
-            if strategy.name == "draws":
+            if choose(estimator, pairs)[0].name == "draws":
                 raise InputError(
                     "a temperature needs the density of every draw, and this posterior has none, "
                     "or one that is too slow for that."
                 )
+            if estimator.normalized:
+                # Points of wider posteriors serve narrower ones as well, not the other way round.
+                estimator, self.start = tempered(estimator, START), START
+            strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
             for batch, log_prob, points in points_of(estimator, pairs, strategy):
                 known = log_prior(estimator.prior, batch.theta).to(log_prob)
                 log_ratio = points.log_mass - points.log_prior_mass
@@ -218,6 +220,8 @@ class PoweredPosterior(Summaries):
 
     def __init__(self, estimator: "Powered", x: Tensor) -> None:
         self.estimator, self.x, self.inner = estimator, x, estimator.inner(x)
+        if isinstance(self.inner, Normalizable):  # it is not normalized here in any case
+            self.inner = self.inner.unnormalized()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -252,8 +256,16 @@ class Powered:
 
     def __init__(self, inner: Estimator, temperature: float) -> None:
         self.inner, self.prior, self.temperature = inner, inner.prior, temperature
-        self.info: dict[str, Any] = getattr(inner, "info", {})
+        # A verdict is that of the posteriors that were measured.
+        known: dict[str, Any] = getattr(inner, "info", {})
+        self.info = {name: value for name, value in known.items() if name != "verdict"}
 
-    def __call__(self, x: Tensor) -> PoweredPosterior:
+    def observations(self, x: Any) -> Tensor:
+        """Observations as a tensor, a single one with a row of its own if the inner knows how."""
+        own = getattr(self.inner, "observations", torch.as_tensor)
+        found: Tensor = own(x)
+        return found
+
+    def __call__(self, x: Any) -> PoweredPosterior:
         """The posteriors given ``x``."""
-        return PoweredPosterior(self, x)
+        return PoweredPosterior(self, self.observations(x))

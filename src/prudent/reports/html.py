@@ -191,9 +191,13 @@ def _made(runs: DataFrame, name: str) -> dict[str, Any]:
         "Settings that differ": {key: found for key, found in values.items() if len(found) > 1},
         "Settings of all runs": {key: found for key, found in values.items() if len(found) == 1},
     }
+    commands = f"prudent report {name} -o report.html\n"
+    commands += f"prudent train --config {config} -o again{hint}"
+    if runs["path"].isna().all():  # diagnoses that no run made
+        commands = "# in Python, of the same diagnoses\n"
+        commands += "write_report(prudent.experiments.results_of(diagnoses), 'report.html')"
     return {
-        "commands": f"prudent report {name} -o report.html\n"
-        f"prudent train --config {config} -o again{hint}",
+        "commands": commands,
         "facts": {title: found for title, found in facts.items() if found},
     }
 
