@@ -96,7 +96,7 @@ def test_both_tests_share_their_draws(pairs):
 
 
 class Sampled(Estimator):
-    """Counts the evaluations of a thorough diagnosis: draws with their densities, and densities."""
+    """Counts the draws and the densities that a thorough diagnosis asks for."""
 
     def __init__(self, narrow, normalized):
         super().__init__(narrow)
@@ -135,7 +135,7 @@ def test_ranks_take_no_evaluations_beside_those_of_coverage(pairs, normalized):
 
 @pytest.mark.parametrize("normalized", [True, False], ids=["flow", "ratio"])
 def test_shared_ranks_are_those_of_draws_of_their_own(pairs, normalized):
-    """Ranks of the same pairs among other draws differ by the noise of 100 and 1,000 draws."""
+    """Compared with the exact distribution function of each parameter at the truths."""
     found = {}
     for narrow in (1.0, 0.4):
         estimator = Sampled(narrow, normalized)

@@ -265,9 +265,9 @@ def posterior_ranks(
 class PointRanks:
     """Ranks from the points that coverage is measured with, at the cost of choosing among them.
 
-    A witness of :func:`prudent.diagnostics.measure`. It is shown the points of pairs that the first
-    way did not resolve once more, and the last ones count. Like coverage, ranks are those of the
-    posterior cut to the prior's support. Nothing is evaluated: densities are those of the points.
+    A witness of :func:`prudent.diagnostics.measure`. Points of pairs that the first way did not
+    resolve are shown to it once more, and the last ones count. Like coverage, ranks are those of
+    the posterior cut to the prior's support. Densities are those of the points.
 
     Args:
         prior: The prior of the estimator.
@@ -276,9 +276,7 @@ class PointRanks:
         seed: The seed of draws, ties and reference points.
     """
 
-    def __init__(
-        self, prior: Prior, pairs: Pairs, names: Sequence[str] | None, seed: int
-    ) -> None:
+    def __init__(self, prior: Prior, pairs: Pairs, names: Sequence[str] | None, seed: int) -> None:
         self.prior, self.names, self.seed = prior, names, seed
         self.functions: Functions = {}
         self.numbers = pairs.row_numbers  # ascending
