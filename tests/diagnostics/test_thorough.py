@@ -95,6 +95,67 @@ def test_both_tests_share_their_draws(pairs):
     assert tarp(ranks).ranks.names == ranks.names[-1:]
 
 
+class Sampled(Estimator):
+    """Counts the draws and the densities that a thorough diagnosis asks for."""
+
+    def __init__(self, narrow, normalized):
+        super().__init__(narrow)
+        self.normalized, self.calls = normalized, []
+        if not normalized:
+            edges = torch.full((2,), 6.0)
+            self.prior = Independent(torch.distributions.Uniform(-edges, edges), 1)
+
+    def __call__(self, x):
+        exact, calls = super().__call__(x), self.calls
+
+        class Posterior:
+            def log_prob(self, theta):
+                calls.append(theta.shape[:-1].numel())
+                return exact.log_prob(theta)
+
+            def sample(self, shape=()):
+                calls.append(torch.Size(shape).numel() * len(x))
+                return exact.sample(shape)
+
+        return Posterior()
+
+
+@pytest.mark.parametrize("normalized", [True, False], ids=["flow", "ratio"])
+def test_ranks_take_no_evaluations_beside_those_of_coverage(pairs, normalized):
+    theta, x = (part[:200] for part in pairs)
+    counts, alphas = [], []
+    for thorough in (False, True):
+        estimator = Sampled(1.0, normalized)
+        result = prudent.diagnose(estimator, theta, x, thorough=thorough, progress=False)
+        counts.append(sum(estimator.calls))
+        alphas.append(result.measurement.alpha)
+    assert counts[0] == counts[1] > 0
+    assert torch.equal(*alphas)
+
+
+@pytest.mark.parametrize("normalized", [True, False], ids=["flow", "ratio"])
+def test_shared_ranks_are_those_of_draws_of_their_own(pairs, normalized):
+    """Compared with the exact distribution function of each parameter at the truths."""
+    found = {}
+    for narrow in (1.0, 0.4):
+        estimator = Sampled(narrow, normalized)
+        result = prudent.diagnose(estimator, *pairs, thorough=True, progress=False)
+        shared = result.results["sbc"].ranks
+        exact = Estimator(narrow)(pairs[1]).base_dist
+        truth = exact.cdf(pairs[0]).T
+        # A rank among 100 draws is binomial: its share has a variance of p (1 - p) / 100.
+        error = shared.ranks[:2] / shared.num_samples - truth
+        assert shared.num_pairs == len(pairs[0])
+        assert error.square().mean() < 1.2 * (truth * (1 - truth)).mean() / 100
+        assert error.mean().abs() < 0.004
+        found[narrow] = result.results
+    # The density's rank is alpha, and the narrow posterior fails every test of ranks.
+    alpha = result.measurement.alpha
+    assert (shared.select(["log_prob"]).ranks[0] / 100 - alpha).abs().mean() < 0.04
+    assert found[1.0]["sbc"].p_value > 0.01 > found[0.4]["sbc"].p_value
+    assert found[1.0]["tarp"].p_value > 0.01 > found[0.4]["tarp"].p_value
+
+
 def test_a_missing_library_is_named_before_the_work(pairs, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(InputError, match=r'-e "\.\[distances\]"'):

@@ -11,7 +11,7 @@ from torch.distributions import Beta, Dirichlet, Gamma, Independent, LogNormal, 
 
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
-from prudent.estimators import RatioEstimator, importance, mcmc
+from prudent.estimators import RatioEstimator, importance, mcmc, sampling
 from prudent.estimators.mcmc import autocorrelation_time
 from prudent.estimators.priors import Product, log_prior
 from prudent.estimators.sampling import draw
@@ -415,3 +415,23 @@ def test_posteriors_that_are_zero_are_refused():
     rarely = Exact(lambda theta: torch.where(theta[..., 0] > 0.99, 0.0, -math.inf))
     with pytest.raises(InputError, match="zero at all but"):
         draw(rarely, Edge.prior, (10,), "mcmc")
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(0.9, 1000, 1400), (0.1, 9000, 12_000)])
+def test_rejection_asks_for_what_is_lacking_and_never_for_much(share, least, most):
+    """Rounds of a thousand each would ask for 2,000 where nine of ten are kept."""
+    kept, asked = torch.tensor([share, 0.01]), []
+
+    def candidates(rows, number):
+        asked.append(number * len(rows))
+        return rows.double()[None, :, None].expand(number, -1, 1), kept[rows].log().expand(
+            number, -1
+        )
+
+    torch.manual_seed(0)
+    draws = torch.full((1000, 2, 1), -1.0, dtype=torch.double)
+    # The other keeps too little to be tried.
+    assert sampling.reject(candidates, kept, draws).tolist() == [1]
+    assert torch.equal(draws[..., 0], torch.tensor([0.0, -1.0]).double().expand(1000, 2))
+    assert max(asked) <= 1000
+    assert least < sum(asked) < most

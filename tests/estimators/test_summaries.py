@@ -141,6 +141,7 @@ def test_draws_that_are_worth_little_are_told_everywhere():
 def test_exact_draws_are_not_complained_about():
     report = SamplingReport("rejection", 3, torch.tensor([3.0]), acceptance=0.5)
     assert summaries.complaint(report) is None
+    assert "1 observations, effective sample size 3, acceptance 0.50" in repr(report)
     assert "mcmc" not in summaries.complaint(
         SamplingReport("rejection", 1000, torch.tensor([3.0]))
     )

@@ -263,7 +263,17 @@ class Grid:
             log_prior_mass = log_volume - float(self.size.log().sum())
         else:
             log_prior_mass = log_prior(self.prior, theta) + log_volume
-        return Points(theta, log_prob, log_prob + log_volume, log_prior_mass, resolved, missed)
+
+        def scatter(chosen: Tensor) -> Tensor:
+            scale = cells.scale.gather(0, chosen // len(offset)).unsqueeze(-1)
+            side = scale * self.size / self.factor
+            middle = theta.gather(0, chosen.unsqueeze(-1).expand(-1, -1, self.dim))
+            return middle + side * (torch.rand_like(middle) - 0.5)
+
+        return Points(
+            theta, log_prob, log_prob + log_volume, log_prior_mass, resolved, missed,
+            scatter=scatter,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ ratio cannot draw, so its draws are weighted (:mod:`prudent.estimators.importanc
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +55,8 @@ class Points:
         missed: Whether the truth lay in something that holds mass and would have been missed had
             the truth not been known, (N,).
         score: The scores of the truths, (N,), if ``log_prob`` holds scores and not densities.
+        scatter: For points that stand for a part of space, the function from the numbers of some
+            of them (R, N) to random places in these parts, (R, N, D).
     """
 
     theta: Tensor
@@ -63,12 +66,19 @@ class Points:
     resolved: Tensor
     missed: Tensor
     score: Tensor | None = None
+    scatter: Callable[[Tensor], Tensor] | None = None
 
     @property
     def weight(self) -> Tensor:
         """The share of each point in the mass of its posterior, (L, N)."""
         nowhere = (self.log_mass == -torch.inf).all(dim=0)
         return self.log_mass.masked_fill(nowhere, 0.0).softmax(dim=0)
+
+    def drawn(self, places: Tensor) -> Tensor:
+        """The points with these numbers (R, N), or places in the parts of space that they are."""
+        if self.scatter is not None:
+            return self.scatter(places)
+        return self.theta.gather(0, places.unsqueeze(-1).expand(-1, -1, self.theta.shape[-1]))
 
 
 class Strategy(Protocol):

@@ -24,7 +24,7 @@ from prudent.diagnostics.expected_coverage import (
     measure,
     metric,
 )
-from prudent.diagnostics.ranks import posterior_ranks
+from prudent.diagnostics.ranks import PointRanks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Verdict, judge, margin
 from prudent.errors import InputError, StoreError, one_line
@@ -419,7 +419,8 @@ def diagnose(
             f"{number:,} of {len(pairs):,} rows of `theta` lie outside the prior; coverage is "
             "defined for parameters drawn from it. Was the estimator given another prior?"
         )
-    measured = measure(estimator, pairs, method, seed=seed, progress=progress)
+    ranks = PointRanks(estimator.prior, pairs, names, seed) if rows else None
+    measured = measure(estimator, pairs, method, seed=seed, progress=progress, witness=ranks)
     if not bool(measured.valid.any()):
         raise InputError(
             f"the density of all {len(pairs):,} test pairs is NaN or infinite: the estimator is "
@@ -427,11 +428,8 @@ def diagnose(
         )
     coverage = expected_coverage(measured.alpha.masked_fill(~measured.valid, torch.nan), levels)
     results = {}
-    if rows:
-        ranks = posterior_ranks(
-            estimator, pairs.theta, pairs.x, names=names, seed=seed, progress=progress
-        )
-        evidence = Evidence(measured, ranks, pairs, names, seed)
+    if ranks is not None:
+        evidence = Evidence(measured, ranks.judged(measured), pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
     found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
     if isinstance(info := getattr(estimator, "info", None), dict):

@@ -71,6 +71,7 @@ CHUNK = 2**13
 
 
 Value = TypeVar("Value")
+Witness = Callable[[Pairs, Tensor, Points], None]
 
 
 class metric(cached_property[Value]):
@@ -265,6 +266,7 @@ def measure(
     seed: int = 0,
     progress: Reporter = None,
     num_draws: int | None = None,
+    witness: Witness | None = None,
 ) -> Measurement:
     """Alpha and normalised log posterior of every test pair, and what comes with them.
 
@@ -282,28 +284,36 @@ def measure(
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages
             over pairs need fewer.
+        witness: A function that is shown the points of every batch: the pairs, the log-densities
+            of their truths, and the points. It must leave the global random numbers alone.
     """
     if isinstance(estimator, Adjusted):
         found = measure(
-            estimator.inner, pairs, method, seed=seed, progress=progress, num_draws=num_draws
-        )
+            estimator.inner, pairs, method, seed=seed, progress=progress, num_draws=num_draws,
+            witness=witness,
+        )  # fmt: skip
         return replace(found, alpha=estimator.adjusted(found.alpha, pairs.x))
     with seeded(seed, "first looks"):
         ladder = choose(estimator, pairs, method, num_draws)
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
-        found = _measured(estimator, pairs, ladder[0], seed, bar)
+        found = _measured(estimator, pairs, ladder[0], seed, bar, witness)
         for strategy in ladder[1:]:
             # With the pairs that would give away what this strategy misses, too.
             left = (found.valid & (~found.resolved | found.missed)).nonzero().squeeze(1)
             if bool(found.resolved[left].all()):
                 break
-            again = _measured(estimator, pairs[left], strategy, seed, None)
+            again = _measured(estimator, pairs[left], strategy, seed, None, witness)
             found = found.replace(left[again.resolved], again.rows(again.resolved))
     return found
 
 
 def _measured(
-    estimator: Estimator, pairs: Pairs, strategy: Strategy, seed: int, bar: Progress | None
+    estimator: Estimator,
+    pairs: Pairs,
+    strategy: Strategy,
+    seed: int,
+    bar: Progress | None,
+    witness: Witness | None,
 ) -> Measurement:
     """What points of one kind say about pairs."""
     parts: list[Measurement] = []
@@ -331,6 +341,8 @@ def _measured(
                 *moments(points, weight),
             )
         )
+        if witness is not None:
+            witness(batch, log_prob if points.score is None else points.score, points)
         if bar is not None:
             bar.advance({}, len(batch))
     return Measurement.join(parts)._distrusted()

@@ -9,9 +9,10 @@ forgotten once they are ranked, so memory does not grow with the number of pairs
 
 Draws that equal the truth in f are placed below or above it at random.
 
-Draws must be independent. Those of a ratio are chosen from the weighted draws that coverage is
-measured with (:class:`prudent.diagnostics._points.Importance`), fewer than they are worth; pairs
-whose posterior is not resolved are left out and counted. Draws made elsewhere by resampling may
+Draws must be independent. A thorough diagnosis chooses 100 of the points that coverage is measured
+with (:class:`PointRanks`), and :func:`posterior_ranks` those of a ratio from weighted draws
+(:class:`prudent.diagnostics._points.Importance`), fewer than they are worth; pairs whose posterior
+is not resolved are left out and counted. Draws made elsewhere by resampling may
 repeat each other, and then ranks pile up at 0 and L as if the posterior were too narrow: the share
 of duplicates is reported. ``thin`` is for draws from a Markov chain.
 """
@@ -33,9 +34,10 @@ from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Estimator, Posterior, Prior, SlowDensity
 from prudent.datasets.pairs import Pairs, finite
-from prudent.diagnostics._points import Importance, has_density
+from prudent.diagnostics._points import Importance, Points, has_density
+from prudent.diagnostics.expected_coverage import Measurement
 from prudent.errors import InputError, unknown_name
-from prudent.estimators.importance import chosen_draws
+from prudent.estimators.importance import chosen_draws, chosen_places
 from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.summaries import check_names
 
@@ -236,11 +238,10 @@ def posterior_ranks(
                 raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
             if not chosen:
                 quick = has_density(posterior) and not isinstance(posterior, SlowDensity)
-                known = {LOG_PROB: quick, TARP_DISTANCE: prior is not None}
-                further = {name: name for name, able in known.items() if able}
-                usual: Functions = {**parameters(pairs.dim, names), **further}
+                usual = _usual(pairs.dim, names, prior, dense=quick)
                 chosen = _chosen(usual if functions is None else functions, prior, seed)
-            ranks, valid, counts = _rank(posterior, batch, draws.to(batch.theta), chosen)
+            density = getattr(posterior, "log_prob", None)
+            ranks, valid, counts = _rank(density, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
             resolved_parts.append(resolved[valid])
             totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
@@ -259,6 +260,55 @@ def posterior_ranks(
         invalid[UNRESOLVED] = num_unresolved
         everything = everything[:, resolved] if bool(resolved.any()) else everything
     return Ranks(tuple(chosen), everything, number, invalid, duplicates * share, leaked * share)
+
+
+class PointRanks:
+    """Ranks from the points that coverage is measured with, at the cost of choosing among them.
+
+    A witness of :func:`prudent.diagnostics.measure`. Points of pairs that the first way did not
+    resolve are shown to it once more, and the last ones count. Like coverage, ranks are those of
+    the posterior cut to the prior's support. Densities are those of the points.
+
+    Args:
+        prior: The prior of the estimator.
+        pairs: The pairs that are measured.
+        names: The D names of the parameters, or None.
+        seed: The seed of draws, ties and reference points.
+    """
+
+    def __init__(self, prior: Prior, pairs: Pairs, names: Sequence[str] | None, seed: int) -> None:
+        self.prior, self.names, self.seed = prior, names, seed
+        self.functions: Functions = {}
+        self.numbers = pairs.row_numbers  # ascending
+        self.ranks = torch.empty(0)
+        self.duplicates, self.valid = torch.zeros(len(pairs)), torch.ones(len(pairs)).bool()
+
+    def __call__(self, batch: Pairs, log_prob: Tensor, points: Points) -> None:
+        """Rank the truths of a batch among draws chosen from its points."""
+        if not self.functions:
+            usual = _usual(batch.dim, self.names, self.prior, dense=points.score is None)
+            self.functions = _chosen(usual, self.prior, self.seed)
+            self.ranks = torch.zeros(len(self.functions), len(self.numbers), dtype=torch.long)
+        rows = torch.searchsorted(self.numbers, batch.row_numbers)
+        with seeded(self.seed, "ranks", int(rows[0])):
+            places = chosen_places(points.weight.double(), NUM_RESAMPLED)
+            draws = points.drawn(places).to(batch.theta)
+            density = torch.cat((log_prob.unsqueeze(0), points.log_prob.gather(0, places)))
+            ranks, valid, _ = _rank(lambda _: density, batch, draws, self.functions)
+        self.ranks[:, rows[valid]], self.valid[rows] = ranks, valid
+        self.duplicates[rows] = _duplicates(draws).to(self.duplicates)
+
+    def judged(self, measured: Measurement) -> Ranks:
+        """The ranks of the pairs that were measured and are resolved."""
+        known, resolved = self.valid & measured.valid, measured.resolved
+        invalid = {"x": 0, "draws": 0, "functions": int((~known).sum())}
+        if num_unresolved := int((known & ~resolved).sum()):
+            invalid[UNRESOLVED] = num_unresolved
+            known = known & resolved if bool((known & resolved).any()) else known
+        duplicates = float(self.duplicates.mean()) / NUM_RESAMPLED
+        return Ranks(
+            tuple(self.functions), self.ranks[:, known], NUM_RESAMPLED, invalid, duplicates, 0.0
+        )
 
 
 def _source(
@@ -290,7 +340,7 @@ def _all(batch: Pairs) -> Tensor:
 
 
 def _rank(
-    posterior: Posterior | None, batch: Pairs, draws: Tensor, functions: Functions
+    log_prob: Callable[[Tensor], Tensor] | None, batch: Pairs, draws: Tensor, functions: Functions
 ) -> tuple[Tensor, Tensor, tuple[int, int]]:
     """Ranks (K, valid rows), which rows these are, and how many have bad draws and bad values."""
     points = torch.cat((batch.theta.unsqueeze(0), draws))
@@ -300,8 +350,8 @@ def _rank(
     for name, function in functions.items():
         if not isinstance(function, str):
             value = function(points, batch.x)
-        elif posterior is not None:
-            value = posterior.log_prob(points).cpu()
+        elif log_prob is not None:
+            value = log_prob(points).cpu()
         else:
             raise InputError("draws have no density to rank; leave `log_prob` out.")
         if not isinstance(value, Tensor) or value.shape != points.shape[:2]:
@@ -324,10 +374,23 @@ def _num_outside(prior: Prior | None, draws: Tensor) -> float:
 
 
 def _num_duplicates(draws: Tensor) -> int:
+    return int(_duplicates(draws).sum())
+
+
+def _duplicates(draws: Tensor) -> Tensor:
+    """The number of draws of each pair that repeat another, (N,)."""
     # Equal draws have equal sums, and others almost never: one sort instead of one a parameter.
     key = (draws.double() * torch.arange(1, draws.shape[-1] + 1).sqrt()).sum(dim=-1)
     key = key.sort(dim=0).values
-    return int((key[1:] == key[:-1]).sum())
+    return (key[1:] == key[:-1]).sum(dim=0)
+
+
+def _usual(
+    dim: int, names: Sequence[str] | None, prior: Prior | None, *, dense: bool
+) -> dict[str, TestFunction | str]:
+    """What is ranked if nothing is asked for."""
+    known = {LOG_PROB: dense, TARP_DISTANCE: prior is not None}
+    return {**parameters(dim, names), **{name: name for name, able in known.items() if able}}
 
 
 def _chosen(functions: Functions, prior: Prior | None, seed: int) -> Functions:

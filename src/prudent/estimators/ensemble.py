@@ -53,6 +53,8 @@ PRIOR_SHARE = 0.25
 ROWS = 256
 # Draws that are made at a time.
 MOST_DRAWS = 2**18
+# Candidates from which the share that rejection keeps is estimated.
+NUM_TRIED = 256
 # Weighted draws among which one is chosen, where rejection is not possible.
 NUM_CANDIDATES = 8
 # The names of the tensors of an out-of-fold diagnosis begin with this.
@@ -277,7 +279,7 @@ class FlowEnsemblePosterior(_Pooled):
         """Draws (number, N, D), what they are worth, and the share that was kept, (N,) each."""
         device, exact = self.features.device, self.estimator.temperature >= 1
         # Below one nothing is known that is nowhere less than the density.
-        kept = self.log_norm.exp().cpu() if exact else torch.zeros(len(self))
+        kept = self._share_kept() if exact else torch.zeros(len(self))
         draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
         left = reject(
             lambda rows, number: self.rows(rows.to(device))._candidates(number), kept, draws
@@ -292,6 +294,13 @@ class FlowEnsemblePosterior(_Pooled):
         elif len(left):
             draws[:, left], worth[left] = some.unnormalized()._resampled(number)
         return draws, worth, kept
+
+    def _share_kept(self) -> Tensor:
+        """The share of candidates that are kept, (N,): the integral of g, from a few of them.
+
+        Draws by rejection are exact without it; it says whether that is worth a try.
+        """
+        return self._candidates(NUM_TRIED)[1].exp().mean(dim=0).cpu()
 
     def _resampled(self, number: int) -> tuple[Tensor, Tensor]:
         """Draws (number, N, D) chosen from weighted ones, and the number that they are worth."""

@@ -79,11 +79,11 @@ class SamplingReport:
     """How draws were made, and what they are worth.
 
     Attributes:
-        method: ``"importance"`` or ``"mcmc"``.
+        method: ``"importance"``, ``"rejection"`` or ``"mcmc"``.
         num_samples: The number of draws per observation.
         effective_sample_size: The number of independent draws that they are worth, (N,); 1 where
             two independent looks at the posterior disagree.
-        acceptance: The share of accepted proposals, for a chain.
+        acceptance: The share of accepted proposals, for rejection and for a chain.
         num_steps: The number of steps of every walker after burn-in, for a chain.
         autocorrelation_time: The number of steps per independent draw, for a chain.
     """
@@ -98,11 +98,13 @@ class SamplingReport:
     def __repr__(self) -> str:
         size = self.effective_sample_size
         text = f"<SamplingReport {self.method}: {self.num_samples:,} draws, "
-        if self.acceptance is None:
+        if self.num_steps is None:
             text += f"{len(size):,} observations, "
         text += f"effective sample size {size.min():,.0f}"
         if self.acceptance is not None:
-            text += f", acceptance {self.acceptance:.2f}, {self.num_steps:,} steps per walker"
+            text += f", acceptance {self.acceptance:.2f}"
+        if self.num_steps is not None:
+            text += f", {self.num_steps:,} steps per walker"
         return text + ">"
 
 
@@ -145,12 +147,17 @@ def chosen_draws(theta: Tensor, weight: Tensor, number: int) -> Tensor:
     Even steps through the draws in random order: one comes twice only if its weight is larger
     than that of one draw.
     """
-    order = torch.randperm(len(theta))
+    chosen = chosen_places(weight, number)
+    return theta.gather(0, chosen.unsqueeze(-1).expand(-1, -1, theta.shape[-1]))
+
+
+def chosen_places(weight: Tensor, number: int) -> Tensor:
+    """The numbers (number, N) of the draws that :func:`chosen_draws` chooses."""
+    order = torch.randperm(len(weight))
     steps = (torch.arange(number, dtype=weight.dtype) + torch.rand(1, dtype=weight.dtype)) / number
     ends = weight[order].cumsum(dim=0).T.contiguous()
     place = torch.searchsorted(ends, steps.expand(len(ends), -1).contiguous()).T
-    chosen = order[place.clamp(max=len(theta) - 1)]
-    return theta.gather(0, chosen.unsqueeze(-1).expand(-1, -1, theta.shape[-1]))
+    return order[place.clamp(max=len(weight) - 1)]
 
 
 def log_ratio(

@@ -23,8 +23,8 @@ from prudent.estimators import mcmc
 from prudent.estimators.importance import Ratio, SamplingReport, resample
 
 METHODS = ("auto", "importance", "mcmc")
-# Rejection is given up after so many rounds of at least so many draws, and not tried if less than
-# this share is kept.
+# Rejection is given up after so many rounds, each of at least so many draws, and not tried if less
+# than this share is kept.
 MOST_TRIES, LEAST_TRIED, LEAST_KEPT = 100, 64, 0.02
 # Importance resampling warns below as many effective draws as were asked for, within these.
 FEW, ENOUGH = 10, 100
@@ -112,7 +112,10 @@ def reject(
         rows = (count < number).nonzero().squeeze(1)
         if len(rows) == 0:
             break
-        theta, log_share = (part.cpu() for part in candidates(rows, max(number, LEAST_TRIED)))
+        # As many as a typical observation lacks: those that keep fewer get them in later rounds.
+        needed = int(((number - count[rows]) / kept[rows]).median()) + LEAST_TRIED
+        needed = min(needed, max(number, LEAST_TRIED))  # which bounds memory
+        theta, log_share = (part.cpu() for part in candidates(rows, needed))
         keep = torch.rand_like(log_share).log() < log_share
         place = keep.cumsum(dim=0) - 1 + count[rows]
         keep &= place < number
