@@ -66,6 +66,7 @@ class Method:
         """The objective of the method; ``pool`` is that of :class:`WeightedSum`."""
         from prudent.training.objectives import make_term, weighted_sum
 
+        options = self.resolve(options)
         weights = self.weights(options.weight).items()
         terms = [
             (weight, make_term(name, self.family, prior, options)) for name, weight in weights
