@@ -181,7 +181,7 @@ def figure(results, path):
     groups = by_estimator(results)
     titles = {"worst_shortfall": "worst shortfall", "log_posterior": "log posterior (nats)"}
     most = max(one["worst_shortfall"] for found in groups.values() for one in found)
-    with plots.themed:
+    with plots.rc_context(plots.SETTINGS):
         size = (1.45, 0.45 + 0.17 * len(groups))
         canvas, axes = plots.canvas(2, len(PROBLEMS), panel=size, sharey=True)
         for axis, (figure_name, problem) in zip(

@@ -287,11 +287,12 @@ def test_some_pairs_of_a_batch():
 @pytest.mark.parametrize("family", ["nre", "npe"])
 def test_the_setting_works_for_both_families(family):
     prior = prior_of("box", 2)
-    term = make_term("coverage", family, prior, Options(proposal="nominal"))
+    term = make_term("coverage", family, prior, Options(proposal="nominal", fraction=1.0))
     assert isinstance(term.proposal, Nominal)
     assert term.proposal.prior is prior
     own = Nominal(prior, candidates=8)
-    assert make_term("coverage", family, prior, Options(proposal=own)).proposal is own
+    options = Options(proposal=own, fraction=1.0)
+    assert make_term("coverage", family, prior, options).proposal is own
 
 
 def test_misuse_is_named():

@@ -198,7 +198,7 @@ def convolve(images: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     Args:
         images: (H, inputs, W, N), best lying in memory as (H, W, N, inputs). Layers that treat all
             pixels alike take such a tensor for H images, in the order that is fastest for them.
-        weight: (outputs, inputs, kernel, kernel), as in :class:`torch.nn.Conv2d`.
+        weight: (outputs, inputs, kernel, kernel), as in ``torch.nn.Conv2d``.
         stride: The distance of the pixels at which there is an output.
 
     Returns:

@@ -147,7 +147,7 @@ class FlowPosterior(CutPosterior):
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
         standard, log_volume = self.estimator.standard(theta, self.features)
-        if self.estimator.known_splines:
+        if getattr(self.estimator, "known_splines", False):
             log_prob = _splines.log_prob(self.estimator.head, self.features, standard)
         else:
             log_prob = self._flow().log_prob(standard)

@@ -121,15 +121,16 @@ def from_files(
     """
     with contextlib.chdir(os.curdir):  # a prior is code of the user
         described = None if prior is None else _prior(prior)
+        dtype = dtype_of(described.prior) if described else torch.float32
     names = described.names if described else []
-    dtype = dtype_of(described.prior) if described else torch.float32
     rows = open_rows(data, theta, x, dtype, names)
     if isinstance(rows, FileRows):
         found = ", ".join(f"{role} is {' '.join(own)}" for role, own in rows.names.items())
         logger.info("%s: %s.", data, found)
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
-    known = _described(rows, problem, described, Path(data).stem)
+    with contextlib.chdir(os.curdir):
+        known = _described(rows, problem, described, Path(data).stem)
     pairs, held = None, 0
     if test_data is not None:
         pairs = pairs_to_test(test_data, theta, x, dtype=dtype, parameters=names)

@@ -140,7 +140,7 @@ def _step(state: TrainingState, batch: Pairs, ramp: float) -> dict[str, float]:
     for term in terms.values():
         figures |= {name: f for name, f in term.figures.items() if isinstance(f, Tensor)}
     # All at once, as an accelerator is waited for each time.
-    numbers = torch.stack([value.detach().to(loss) for value in figures.values()]).tolist()
+    numbers = torch.stack([value.detach().to(loss) for value in figures.values()]).cpu().tolist()
     return dict(zip(figures, numbers, strict=True))
 
 
