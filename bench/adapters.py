@@ -16,7 +16,7 @@ from sbi.utils import BoxUniform
 
 import prudent
 
-NUM_PAIRS, REPEATS = 1000, 2
+NUM_PAIRS, REPEATS = 1000, 1
 
 
 def trained(dim, number=1000):

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from convolutions import convolutions
+from diagnosis import diagnosis
 from lampe.diagnostics import expected_coverage_mc, expected_coverage_ni
 from penalty import prices
 from sweeps import throughput
 
 import prudent
+from adapters import adapters
 from prudent.coverage import alpha, penalty
 from prudent.datasets import Pairs
 from prudent.datasets.simulate import draw_pairs
@@ -249,6 +251,8 @@ def main():
         **simulators_against_plain_loops(),
         **gravitational_waves_against_pycbc(),
         **convolutions(),
+        **diagnosis(),
+        **adapters(),
         **throughput(),
     }
     width = max(map(len, results))

@@ -36,6 +36,8 @@ KEPT = 2
 COST_SHARE = 0.01
 LONGEST_SECONDS = 60.0
 
+# Where torch can apply AdamW in one call.
+FUSED = ("cpu", "cuda", "mps")
 # An average that is younger than so many steps looks back less far.
 FIRST_STEPS = 10
 
@@ -52,13 +54,14 @@ class TrainingState:
         self, estimator: NeuralEstimator, objective: WeightedSum, options: Options, seed: int
     ) -> None:
         self.estimator, self.objective, self.options = estimator, objective, options
+        self.device = next(estimator.parameters()).device
         # One call for all weights; a call for each would take longer than the arithmetic.
+        fused = self.device.type in FUSED or None
         self.optimizer = AdamW(
-            estimator.parameters(), lr=options.learning_rate, weight_decay=0.0, fused=True
+            estimator.parameters(), lr=options.learning_rate, weight_decay=0.0, fused=fused
         )
         self.schedule = ReduceLROnPlateau(self.optimizer)
         self.order = generator(seed, "batches")
-        self.device = next(estimator.parameters()).device
         self.averaged = copy.deepcopy(estimator) if options.averaging else estimator
         self.epoch = self.best_epoch = self.steps = 0
         self.best_loss = math.inf
