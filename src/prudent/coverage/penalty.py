@@ -207,8 +207,15 @@ class CoveragePenalty(nn.Module):
         cls, prior: Any, num_samples: int = 16, target: str | float = "conservative"
     ) -> Self:
         """Algorithm 1 to the letter: density-space indicator, draws from the prior, i/N."""
-        settings: dict[str, Any] = {"indicator": "density", "computation": "sort"}
-        return cls(prior, num_samples, target, **settings, levels="upper", tolerance=0.0)
+        return cls(
+            prior,
+            num_samples,
+            target,
+            indicator="density",
+            computation="sort",
+            levels="upper",
+            tolerance=0.0,
+        )
 
     def forward(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The penalty of a batch.

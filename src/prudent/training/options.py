@@ -80,16 +80,14 @@ class Options:
         None, choices=("seeds", "folds"), help="What makes members differ"
     )
     repetitions: int = setting(1, least=1, help="Times that folds are cut anew, with new members")
-    pool: str | None = setting(None, choices=POOLS, help="What of the members is averaged")
+    pool: str | None = setting(None, choices=POOLS, help="What of members is averaged")
     recalibrate: str | None = setting(
         None, choices=("no", *TARGETS), help="Temperature to fit on pairs held out from training"
     )
     weight: float | None = setting(None, least=0, help="Regularizer's weight, if not the default")
     warmup_epochs: int = setting(0, least=0, help="Epochs over which the weight rises from zero")
     num_samples: int = setting(16, least=1, help="Draws per pair, L")
-    proposal: str | Any | None = setting(
-        None, choices=PROPOSALS, help="Where the draws come from; by default evenly from the prior"
-    )
+    proposal: str | Any | None = setting(None, choices=PROPOSALS, help="Where the draws come from")
     target: str | float = setting(
         "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
     )
@@ -97,9 +95,7 @@ class Options:
     computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
     levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
     distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
-    fraction: float | None = setting(
-        None, above=0, most=1, help="Share of each batch that the penalty looks at"
-    )
+    fraction: float | None = setting(None, above=0, most=1, help="Share of each batch to look at")
 
     def __post_init__(self) -> None:
         check(self)
