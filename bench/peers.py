@@ -9,20 +9,18 @@ import contextlib
 import dataclasses
 import io
 import itertools
-import json
 import math
 import time
 import warnings
 from importlib.metadata import version
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import torch
+from study import Study
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import prudent
-from prudent._files import write_atomic
 from prudent.datasets.simulate import draw, draw_pairs
 from prudent.problems.problem import custom
 
@@ -31,7 +29,7 @@ BUDGETS, SEEDS, FAMILIES = (1024, 4096), (0, 1, 2), ("npe", "nre")
 NUM_TEST = 1000
 # This ratio is slow to normalize: only the first of the test pairs, and last.
 SLOW, FEWER = ("nre", "mg1"), {"mg1": 500}
-KEY = ("peer", "family", "problem", "budget", "seed")
+STUDY = Study("peers", ("peer", "family", "problem", "budget", "seed"))
 
 
 def correlated():
@@ -97,7 +95,6 @@ def measured(peer, family, name, budget, seed):
     log_posterior, log_norm = found.log_posterior[known], found.log_norm[known]
     of_flow = float((log_posterior + log_norm).double().mean())  # before it was cut
     return {
-        **dict(zip(KEY, (peer, family, name, budget, seed), strict=True)),
         "version": version(peer),
         "log_posterior": float(log_posterior.double().mean()),
         "log_posterior_of_flow": of_flow if family == "npe" else None,
@@ -111,32 +108,18 @@ def measured(peer, family, name, budget, seed):
     }
 
 
-def plain(result):
-    """To five digits; infinity, which JSON does not have, becomes null."""
-    numbers = {key: value for key, value in result.items() if isinstance(value, float)}
-    return result | {k: round(v, 5) if math.isfinite(v) else None for k, v in numbers.items()}
-
-
-def read(path):
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def select(results, *cell):
-    return [one for one in results if tuple(one[key] for key in KEY[: len(cell)]) == cell]
+    return [one for one in results if STUDY.cell(one)[: len(cell)] == cell]
 
 
-def run(peer, path):
+def run(peer):
     """Measure what is missing, the slowest of each budget last."""
     for family in FAMILIES:  # the first training of a process takes longer
         train(peer, problem_named("gaussian"), family, 256, 0)
-    cells = [(f, p, b, s) for b in BUDGETS for s in SEEDS for f in FAMILIES for p in PROBLEMS]
-    for cell in sorted(cells, key=lambda cell: (cell[2], cell[:2] == SLOW)):
-        if select(read(path), peer, *cell):
-            continue
-        result = plain(measured(peer, *cell))
-        lines = ",\n".join(json.dumps(one) for one in [*read(path), result])
-        write_atomic(path, f"[\n{lines}\n]\n".encode())
-        print(peer, *cell, result["log_posterior"], result["cpu_seconds"], flush=True)
+    cells = [
+        (peer, f, p, b, s) for b in BUDGETS for s in SEEDS for f in FAMILIES for p in PROBLEMS
+    ]
+    STUDY.measure(sorted(cells, key=lambda cell: (cell[3], cell[1:3] == SLOW)), measured)
 
 
 def summary(results, *cell):
@@ -167,14 +150,13 @@ def table(results, family):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("sbi", "prudent", "table"))
-    parser.add_argument("--file", type=Path, default=Path(__file__).with_name("peers.json"))
-    given = parser.parse_args()
+    what = parser.parse_args().what
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if given.what != "table":
-        run(given.what, given.file)
+    if what != "table":
+        run(what)
     for family in FAMILIES:
-        table(read(given.file), family)
+        table(STUDY.read(), family)
 
 
 if __name__ == "__main__":

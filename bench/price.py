@@ -6,39 +6,22 @@ of each batch with the whole batch, on the same pairs and seeds.
 """
 
 import argparse
-import json
 from math import sqrt
-from pathlib import Path
 from statistics import mean, stdev
 
-from unseen import marked, row, signed
+from study import SweepStudy, marked, signed
 
-from prudent._files import write_atomic
-from prudent.experiments.run import run_one
-from prudent.experiments.store import load_runs
-from prudent.experiments.sweep import read_sweep
 from prudent.training.methods import look
 
-ROOT = Path(__file__).parents[1]
-FILE = Path(__file__).with_name("price.json")
 HEAD = ("problem", "simulations", "method", "pairs of runs", "AUC, share / whole",
         "difference", "log posterior, share / whole", "difference")  # fmt: skip
 KEYS = ("problem", "budget", "method", "seed")
-
-
-def read():
-    return {one["run"]: one for one in json.loads(FILE.read_text())} if FILE.exists() else {}
-
-
-def keep(runs):
-    """Add results, in an order that does not depend on when they were made."""
-    new = {
-        run.config.identity: row(run) | {"fraction": run.config.training.fraction} for run in runs
-    }
-    known = (read() | new).values()
-    ordered = sorted(known, key=lambda one: [str(one[k]).rjust(9) for k in (*KEYS, "fraction")])
-    lines = ",\n".join(json.dumps(one) for one in ordered)
-    write_atomic(FILE, f"[\n{lines}\n]\n".encode())
+STUDY = SweepStudy(
+    "price",
+    (*KEYS, "fraction"),
+    # Small ones first, so that there are pairs early.
+    lambda one: (one.budget, one.problem != "slcp", one.seed),
+)
 
 
 def difference(values):
@@ -49,7 +32,7 @@ def difference(values):
 
 def table(results):
     """A row for each problem, budget and method that has pairs of runs."""
-    known = {tuple(one[key] for key in (*KEYS, "fraction")): one for one in results}
+    known = {STUDY.cell(one): one for one in results}
     cells = sorted({key[:3] for key in known})
     rows = []
     for problem, budget, method in cells:
@@ -72,18 +55,10 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("run", "collect", "table"))
-    given, runs = parser.parse_args(), ROOT / "runs" / "price"
-    configs = read_sweep(ROOT / "sweeps" / "price.toml").configs
-    if given.what == "run":
-        # Small ones first, so that there are pairs early.
-        for config in sorted(
-            configs, key=lambda one: (one.budget, one.problem != "slcp", one.seed)
-        ):
-            if config.identity not in read():
-                keep([run_one(config, runs / config.identity)])
-    if given.what == "collect":
-        keep(load_runs(runs))
-    print(marked(HEAD, table(read().values())), end="")
+    what = parser.parse_args().what
+    if what in ("run", "collect"):
+        getattr(STUDY, what)()
+    print(marked(HEAD, table(STUDY.read())), end="")
 
 
 if __name__ == "__main__":

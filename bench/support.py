@@ -7,26 +7,23 @@ one comes later than that.
 """
 
 import argparse
-import json
 import math
 import time
 import warnings
-from pathlib import Path
 from statistics import mean, stdev
 
 import torch
+from study import Study, marked
 
 import prudent
-from prudent._files import write_atomic
 from prudent.datasets.simulate import draw, draw_pairs
 from prudent.training.options import BEFORE_3, PRESETS
 
-FILE = Path(__file__).with_name("support.json")
 PROBLEMS, SEEDS = ("slcp", "mg1"), range(5)
 BUDGET, NUM_TEST, PATIENCE = 4096, 1000, 20
 # The settings of the flow that lives inside the support, and of that of 0.1.0.
 KINDS = {"inside": {}, "0.1.0, cut": {**PRESETS["paper"], **BEFORE_3}}
-KEY = ("problem", "seed", "kind")
+STUDY = Study("support", ("problem", "seed", "kind"))
 HEAD = ("problem", "simulations", "seeds", "inside the support", "0.1.0, cut to it", "difference",
         "0.1.0, mass outside")  # fmt: skip
 
@@ -45,8 +42,9 @@ def measured(name, seed, kind):
         log_posterior = posterior.log_prob(theta).double()
         inside = posterior.log_mass.double().exp() if estimator.leaks else torch.ones(())
     diagnosis = prudent.diagnose(estimator, theta, x, method="samples", seed=seed, progress=False)
+    if not math.isfinite(float(log_posterior.mean())):
+        raise SystemExit(f"{name}, {seed}, {kind}: the log posterior is not finite.")
     return {
-        **dict(zip(KEY, (name, seed, kind), strict=True)),
         "log_posterior": float(log_posterior.mean()),
         "leakage": float(1 - inside.mean()),
         "auc": diagnosis.auc,
@@ -54,24 +52,6 @@ def measured(name, seed, kind):
         "epochs": len(estimator.history),
         "cpu_seconds": seconds,
     }
-
-
-def read():
-    return json.loads(FILE.read_text()) if FILE.exists() else []
-
-
-def run():
-    """Measure what is missing, whole pairs of kinds first."""
-    for cell in ((name, seed, kind) for seed in SEEDS for name in PROBLEMS for kind in KINDS):
-        if any(tuple(one[key] for key in KEY) == cell for one in read()):
-            continue
-        result = measured(*cell)
-        if not math.isfinite(result["log_posterior"]):
-            raise SystemExit(f"{cell}: the log posterior is {result['log_posterior']}")
-        rounded = {k: round(v, 5) if isinstance(v, float) else v for k, v in result.items()}
-        lines = ",\n".join(json.dumps(one) for one in [*read(), rounded])
-        write_atomic(FILE, f"[\n{lines}\n]\n".encode())
-        print(rounded, flush=True)
 
 
 def spread(values, form):
@@ -106,9 +86,10 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if parser.parse_args().what == "run":
-        run()
-    for cells in (HEAD, ("---",) * len(HEAD), *table(read())):
-        print("| " + " | ".join(cells) + " |")
+        # Whole pairs of kinds first.
+        cells = [(name, seed, kind) for seed in SEEDS for name in PROBLEMS for kind in KINDS]
+        STUDY.measure(cells, measured)
+    print(marked(HEAD, table(STUDY.read())), end="")
 
 
 if __name__ == "__main__":

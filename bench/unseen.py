@@ -15,47 +15,32 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-from prudent._files import write_atomic
+from study import ROOT, SweepStudy, marked, signed
+
 from prudent.diagnostics.verdict import margin
-from prudent.experiments.run import run_one
-from prudent.experiments.store import load_runs
-from prudent.experiments.sweep import read_sweep
 from prudent.training.methods import look
 
-ROOT = Path(__file__).parents[1]
-FILE = Path(__file__).with_name("unseen.json")
-PEERS, README = FILE.with_name("peers.json"), ROOT / "README.md"
+PEERS, README = Path(__file__).with_name("peers.json"), ROOT / "README.md"
 # What stands between these lines of README.md is the table of `unseen.py figure`.
 BLOCK = re.compile(r"(?<=<!-- unseen -->\n).*?(?=<!-- end of unseen -->)", re.DOTALL)
 # The problems and the budget of the figure, and the estimator with which others are compared.
 PROBLEMS, BUDGET = ("slcp", "two_moons", "mg1", "weinberg"), 1024
 RECOMMENDED = "prudent"
-FIGURES = ("auc", "worst_shortfall", "log_posterior", "num_pairs", "num_unresolved")
+STUDY = SweepStudy(
+    "unseen",
+    ("problem", "budget", "method", "members", "recalibrate", "seed"),
+    # The recommended estimator first, then small budgets; ratios with three parameters last.
+    lambda one: (
+        one.problem == "mg1" and one.method.endswith("nre"),
+        one.method != RECOMMENDED,
+        one.budget,
+        one.seed,
+    ),
+)
 SHORT_HEAD = ("estimator", "runs", "claim too much", "worst shortfall", "mean AUC",
               "log posterior")  # fmt: skip
 HEAD = ("problem", "simulations", "estimator", "seeds", "safe", "AUC", "worst shortfall",
         "log posterior")  # fmt: skip
-
-
-def row(run):
-    """What is kept of a run."""
-    config, training = run.config, run.config.training
-    return {
-        "run": config.identity,
-        "problem": config.problem,
-        "budget": config.budget,
-        "method": config.method,
-        "members": training.members,
-        "recalibrate": training.recalibrate,
-        "seed": config.seed,
-        "verdict": run.verdict.kind,
-        **{name: run.metrics[name] for name in FIGURES},
-        "seconds": run.timing["seconds"]["train"],
-    }
-
-
-def read():
-    return {one["run"]: one for one in json.loads(FILE.read_text())} if FILE.exists() else {}
 
 
 def single_flows():
@@ -69,16 +54,7 @@ def single_flows():
 
 
 def everything():
-    return [*read().values(), *single_flows()]
-
-
-def keep(runs):
-    """Add results, in an order that does not depend on when they were made."""
-    known = read() | {run.config.identity: row(run) for run in runs}
-    names = ("problem", "budget", "method", "members", "recalibrate", "seed")
-    ordered = sorted(known.values(), key=lambda one: [str(one[name]).rjust(9) for name in names])
-    lines = ",\n".join(json.dumps(one) for one in ordered)
-    write_atomic(FILE, f"[\n{lines}\n]\n".encode())
+    return [*STUDY.read(), *single_flows()]
 
 
 def name(one):
@@ -114,11 +90,6 @@ def table(results):
         of = f"{safe} of {len(found)}"
         rows.append((order, (problem, f"{budget:,}", label, str(len(found)), of, *figures)))
     return [cells for _, cells in sorted(rows)]
-
-
-def signed(value, digits=2):
-    """A number with its sign; what is rounded to zero has none of its own."""
-    return f"{value:+z.{digits}f}"
 
 
 def too_much(one):
@@ -169,11 +140,6 @@ def short_table(results):
     return rows
 
 
-def marked(head, rows):
-    """A table in Markdown."""
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ("---",) * len(head), *rows))
-
-
 def figure(results, path):
     """Every run with 1,024 simulations as a dot: what it claims too much, and what it knows."""
     from prudent import _plots as plots
@@ -214,13 +180,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("run", "collect", "table", "figure"))
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/images/unseen.png")
-    given, runs = parser.parse_args(), ROOT / "runs" / "unseen"
-    if given.what == "run":
-        for config in read_sweep(ROOT / "sweeps" / "unseen.toml").configs:
-            if config.identity not in read():
-                keep([run_one(config, runs / config.identity)])
-    if given.what == "collect":
-        keep(load_runs(runs))
+    given = parser.parse_args()
+    if given.what in ("run", "collect"):
+        getattr(STUDY, given.what)()
     if given.what == "figure":
         figure(everything(), given.output)
         short = marked(SHORT_HEAD, short_table(everything()))

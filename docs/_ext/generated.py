@@ -6,9 +6,10 @@ Markdown. A notebook gets a hidden first cell that makes its figures vector grap
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -144,15 +145,16 @@ def unseen_short() -> str:
 def support() -> str:
     """Flows inside the prior's support against those that are cut to it."""
     study = script("support")
-    return table(study.HEAD, study.table(study.read()))
+    return table(study.HEAD, study.table(study.STUDY.read()))
 
 
 def script(name: str) -> ModuleType:
     """A script of the folder bench, as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "bench"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
 
 
 def figures() -> str:

@@ -1,0 +1,118 @@
+"""Studies whose results are kept as they come, so that they go on where they were stopped.
+
+A study is a file of JSON beside its script, with a line for each result. Several processes may add
+to it, and it continues on any machine that has the file.
+"""
+
+import json
+import math
+from pathlib import Path
+
+from filelock import FileLock
+
+from prudent._files import write_atomic
+from prudent.experiments.run import run_one
+from prudent.experiments.store import load_runs
+from prudent.experiments.sweep import read_sweep
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ("auc", "worst_shortfall", "log_posterior", "num_pairs", "num_unresolved")
+
+
+class Study:
+    """The results of a study.
+
+    Args:
+        name: The name of its file.
+        key: The columns by which results are told apart, and in whose order they are kept.
+    """
+
+    def __init__(self, name, key):
+        self.path, self.key = Path(__file__).with_name(f"{name}.json"), key
+
+    def read(self):
+        """All results."""
+        return json.loads(self.path.read_text()) if self.path.exists() else []
+
+    def cell(self, result):
+        """The values of a result's key."""
+        return tuple(result[name] for name in self.key)
+
+    def keep(self, results):
+        """Add results to those that are there."""
+        with FileLock(f"{self.path}.lock"):
+            known = {self.cell(one): one for one in [*self.read(), *map(plain, results)]}
+            # An order that does not depend on when they were made.
+            ordered = sorted(
+                known.values(), key=lambda one: [str(v).rjust(9) for v in self.cell(one)]
+            )
+            lines = ",\n".join(json.dumps(one) for one in ordered)
+            write_atomic(self.path, f"[\n{lines}\n]\n".encode())
+
+    def measure(self, cells, function):
+        """Call a function for each cell that has no result yet; it returns the other columns."""
+        for cell in cells:
+            if cell in map(self.cell, self.read()):
+                continue
+            result = {**dict(zip(self.key, cell, strict=True)), **function(*cell)}
+            self.keep([result])
+            print(plain(result), flush=True)
+
+
+class SweepStudy(Study):
+    """The runs of a file of the folder sweeps; they themselves are in runs.
+
+    Args:
+        name: The name of the sweep.
+        key: See :class:`Study`.
+        order: A function of a configuration by which runs are sorted.
+    """
+
+    def __init__(self, name, key, order=None):
+        super().__init__(name, key)
+        self.name, self.order, self.runs = name, order, ROOT / "runs" / name
+
+    def run(self):
+        """Make the runs that are missing, one after the other."""
+        configs = read_sweep(ROOT / "sweeps" / f"{self.name}.toml").configs
+        for config in sorted(configs, key=self.order or (lambda _: 0)):
+            if config.identity not in {one["run"] for one in self.read()}:
+                self.keep([row(run_one(config, self.runs / config.identity))])
+
+    def collect(self):
+        """Take in the runs that a sweep has made."""
+        self.keep(map(row, load_runs(self.runs)))
+
+
+def row(run):
+    """What is kept of a run."""
+    config, training = run.config, run.config.training
+    return {
+        "run": config.identity,
+        "problem": config.problem,
+        "budget": config.budget,
+        "method": config.method,
+        "members": training.members,
+        "recalibrate": training.recalibrate,
+        "fraction": training.fraction,
+        "seed": config.seed,
+        "verdict": run.verdict.kind,
+        **{name: run.metrics[name] for name in FIGURES},
+        "seconds": run.timing["seconds"]["train"],
+    }
+
+
+def plain(result):
+    """To five digits; infinity, which JSON does not have, becomes null."""
+    numbers = {key: value for key, value in result.items() if isinstance(value, float)}
+    return result | {k: round(v, 5) if math.isfinite(v) else None for k, v in numbers.items()}
+
+
+def marked(head, rows):
+    """A table in Markdown."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ("---",) * len(head), *rows))
+
+
+def signed(value, digits=2):
+    """A number with its sign; what is rounded to zero has none of its own."""
+    return f"{value:+z.{digits}f}"
