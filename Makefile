@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Neighbours stay with one worker, which then makes the fixtures of a file once, until another one
+# has nothing left to do.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses logical --dist worksteal
 CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
@@ -55,17 +58,18 @@ lint: venv
 	$(BIN)/lint-imports
 
 quick: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto -m "not slow and not process and not browser"
+	$(PYTEST) -m "not slow and not process and not browser"
 
+# The adapters are left to `make peers`, which tests all of them once.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto
+	$(PYTEST) --ignore tests/adapters
 	$(MAKE) peers
 	$(MAKE) docs
 	$(MAKE) package
 
 # The models of other libraries, where no test may be skipped.
 peers: $(VENV)/.stamp-peers
-	PRUDENT_FORBID_SKIPS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto tests/adapters
+	PRUDENT_FORBID_SKIPS=1 $(PYTEST) tests/adapters
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py
