@@ -1,5 +1,6 @@
 """Dask workers: the same bytes as local ones, deaths survived, closed to others."""
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -90,7 +91,10 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_finish(tmp_path, monk
     def engine():
         return open_engine("dask", 2, tmp_path / "scratch")
 
+    before = {*multiprocessing.active_children()}
     failed = work_with_a_hanging_run(tmp_path, monkeypatch, engine, [160, 201, 204])
+    # Also the worker that has just begun, in place of the one that hung.
+    assert wait_for(lambda: {*multiprocessing.active_children()} <= before)
     assert set(failed) == {201, 204, 206}
     assert failed[201] == "worker died (on Dask workers, 3 times)"
     assert "OverflowError: bad <cell> of the grid" in failed[204]

@@ -105,23 +105,26 @@ class Dask(Engine):
     def close(self, *, kill: bool = False) -> None:
         """Close the client, and the cluster and its directory if they are ours."""
         nannies = list(getattr(self._cluster, "workers", {}).values())
+        # On this machine; a nanny that gives up waiting forgets which process it was.
+        processes = [getattr(nanny, "process", None) for nanny in nannies]
         if kill:
             self._stop()
-            _kill(nannies)  # on this machine, where we need not wait
+            for nanny in nannies:
+                nanny.auto_restart = False
+            _kill(processes)
         for one in (self._cluster, self._client):
             with contextlib.suppress(Exception):
                 if one is not None:
                     one.close(timeout=CLOSE_SECONDS)
-        _kill(nannies)  # who has not left in time, and would stay as long as this process
+        _kill(processes)  # those that would stay as long as this process, such as one just started
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _kill(nannies: list[Any]) -> None:
-    """Kill the workers that run on this machine, and let nobody replace them."""
-    for nanny in nannies:
-        if pid := getattr(nanny, "pid", None):
-            nanny.auto_restart = False
+def _kill(processes: list[Any]) -> None:
+    """Kill the processes of workers that are alive."""
+    for process in processes:
+        if pid := getattr(process, "pid", None):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
