@@ -12,7 +12,9 @@ CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tes
 	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
 	tests/experiments/test_settings.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What is imported is compiled then; torch alone has thousands of files that never are.
+OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/pip install $(OPTIONS)
 
 .PHONY: venv demo quick test peers lint bench docs package clean
 .DEFAULT_GOAL := test
@@ -64,8 +66,7 @@ quick: venv
 test: lint
 	$(PYTEST) --ignore tests/adapters
 	$(MAKE) peers
-	$(MAKE) docs
-	$(MAKE) package
+	$(MAKE) --jobs 2 --output-sync docs package
 
 # The models of other libraries, where no test may be skipped.
 peers: $(VENV)/.stamp-peers
@@ -83,9 +84,9 @@ docs: $(VENV)/.stamp-docs
 package:
 	@echo "Building wheel and sdist, and testing the wheel with the core dependencies alone ..."
 	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
-	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	$(CORE)/pip install $(OPTIONS) hatchling
 	$(CORE)/python -m hatchling build --directory dist
-	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest hypothesis
+	$(CORE)/pip install $(OPTIONS) dist/*.whl pytest hypothesis
 	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
 	@echo "Package: $$(ls dist)"
 
