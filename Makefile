@@ -3,13 +3,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Neighbours stay with one worker, which then makes the fixtures of a file once, until another one
+# has nothing left to do.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses logical --dist worksteal
 CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
 	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
 	tests/experiments/test_settings.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# What is imported is compiled then; torch alone has thousands of files that never are.
+OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/pip install $(OPTIONS)
 
 .PHONY: venv demo quick test peers lint bench docs package clean
 .DEFAULT_GOAL := test
@@ -55,17 +60,17 @@ lint: venv
 	$(BIN)/lint-imports
 
 quick: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto -m "not slow and not process and not browser"
+	$(PYTEST) -m "not slow and not process and not browser"
 
+# The adapters are left to `make peers`, which tests all of them once.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto
+	$(PYTEST) --ignore tests/adapters
 	$(MAKE) peers
-	$(MAKE) docs
-	$(MAKE) package
+	$(MAKE) --jobs 2 --output-sync docs package
 
 # The models of other libraries, where no test may be skipped.
 peers: $(VENV)/.stamp-peers
-	PRUDENT_FORBID_SKIPS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses auto tests/adapters
+	PRUDENT_FORBID_SKIPS=1 $(PYTEST) tests/adapters
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py
@@ -79,9 +84,9 @@ docs: $(VENV)/.stamp-docs
 package:
 	@echo "Building wheel and sdist, and testing the wheel with the core dependencies alone ..."
 	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
-	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	$(CORE)/pip install $(OPTIONS) hatchling
 	$(CORE)/python -m hatchling build --directory dist
-	$(CORE)/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl pytest hypothesis
+	$(CORE)/pip install $(OPTIONS) dist/*.whl pytest hypothesis
 	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
 	@echo "Package: $$(ls dist)"
 

@@ -21,7 +21,7 @@ from prudent.training import Options
 from prudent.training.methods import PUBLISHED, RECOMMENDED
 from terminal import seen_on_a_terminal
 
-TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "64"]
+TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "20"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
 WRITTEN = Path(__file__).parent / "experiments" / "written_by_0.1.0"
 SWEEP = ["sweep", str(SMOKE), "-o", "run"]
@@ -214,17 +214,17 @@ def test_train_diagnose_report(tmp_path):
     assert "worst shortfall" in trained.stdout
     assert "\x1b" not in trained.stdout + trained.stderr
     assert "\r" not in trained.stdout + trained.stderr
-    again = prudent_process(
+    again = prudent(
         "train", "gaussian", "--method", "nre", *TINY, "-o", "run", "--json", cwd=place
     )
     facts = json.loads(again.stdout)
     assert facts["schema"] == "prudent.train/1"
     assert f"{facts['metrics']['auc']:+.3f}" in trained.stdout
-    other = prudent_process("train", "gaussian", "--method", "npe", *TINY, "-o", "run", cwd=place)
+    other = prudent("train", "gaussian", "--method", "npe", *TINY, "-o", "run", cwd=place)
     assert other.returncode == 2
     assert "method: nre there, npe now" in other.stderr
-    diagnosed = prudent_process("diagnose", "run", "--num-test", "64", "--json", cwd=place)
-    assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 64
+    diagnosed = prudent("diagnose", "run", "--num-test", "20", "--json", cwd=place)
+    assert json.loads(diagnosed.stdout)["metrics"]["num_pairs"] == 20
     reported = prudent_process("report", "run", "-o", "page.html", cwd=place)
     assert reported.stdout == "Report: page.html (1 of 1 runs finished)\n"
     assert sorted(path.name for path in place.iterdir()) == ["page.html", "run"]
@@ -353,7 +353,7 @@ def test_a_terminal_sees_the_loss_terms(tmp_path):
     seen = seen_on_a_terminal([sys.executable, "-m", "prudent", *TRAIN], tmp_path)
     assert b"| 2/2, validation loss " in seen
     assert b"bce" not in seen
-    assert b"| 64/64" in seen
+    assert b"| 20/20" in seen
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_errors_of_a_simulator_are_told_as_its_own(tmp_path):
         " raised) and left out. The first error: RuntimeError: my solver diverged. Mend the si"
         in (told.stderr)
     )
-    assert "of 64 test pairs: their observations hold NaN" in told.stderr
+    assert "of 20 test pairs: their observations hold NaN" in told.stderr
     assert "Warning" not in told.stderr
     assert ".py" not in told.stderr
     assert prudent(*command, "quiet", "-q", cwd=tmp_path).stderr == ""

@@ -49,9 +49,9 @@ def seconds(code):
 @pytest.mark.process
 def test_importing_it_costs_little_beside_torch():
     """Times of processors, interleaved; the least of each is the least disturbed."""
-    runs = [[seconds(code) for code in ("import torch", "import prudent", ALL)] for _ in range(3)]
-    alone, lazy, everything = (min(column) for column in zip(*runs, strict=True))
-    assert lazy < 0.5 * alone
+    assert seconds("import prudent, sys; assert 'torch' not in sys.modules") > 0
+    runs = [[seconds(code) for code in ("import torch", ALL)] for _ in range(2)]
+    alone, everything = (min(column) for column in zip(*runs, strict=True))
     assert everything < 2.0 * alone
 
 

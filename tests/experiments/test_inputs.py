@@ -195,7 +195,7 @@ def test_pairs_of_few_values_repeat_by_chance():
 
 
 SHARED = [
-    RunConfig("gaussian", method, budget, num_test=32, training=OPTIONS)
+    RunConfig("gaussian", method, budget, num_test=8, training=OPTIONS)
     for method in ("nre", "npe")
     for budget in (100, 600)
 ]

@@ -25,7 +25,8 @@ from prudent.experiments.sweep import Sweep
 from prudent.training import Options
 from prudent.training.methods import METHODS
 
-TINY = RunConfig("gaussian", "nre", 128, num_test=64, training=Options(epochs=2, batch_size=32))
+# One parameter, because a diagnosis in more takes seconds.
+TINY = RunConfig("weinberg", "nre", 128, num_test=16, training=Options(epochs=2, batch_size=32))
 FILES = {
     "config.json",
     "coverage.json",
@@ -47,7 +48,7 @@ def test_a_run_leaves_all_its_files_and_no_others(finished):
     assert {path.name for path in finished.path.iterdir()} == FILES
     assert not (finished.path.parent / ".work").exists()
     assert finished.config == TINY
-    assert finished.metrics["num_pairs"] == 64
+    assert finished.metrics["num_pairs"] == 16
     assert len(finished.coverage["levels"]) == 19
     rows = [json.loads(s) for s in (finished.path / "history.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2]
@@ -225,9 +226,9 @@ def test_methods_come_in_the_order_of_their_table(tmp_path, monkeypatch):
 
 
 def test_a_stored_estimator_can_be_diagnosed_again(finished):
-    result = diagnose_run(finished.path, 64, seed=0, progress=False)
+    result = diagnose_run(finished.path, 16, seed=0, progress=False)
     assert result.metrics() == {k: finished.metrics[k] for k in result.metrics()}
-    assert diagnose_run(finished.path, 64, seed=5, progress=False).auc != result.auc
+    assert diagnose_run(finished.path, 16, seed=5, progress=False).auc != result.auc
 
 
 def test_test_pairs_are_not_training_pairs():
@@ -270,10 +271,7 @@ def test_a_run_of_a_newer_format_is_refused():
 
 def test_threads_are_set_for_the_run_and_given_back(tmp_path):
     before = torch.get_num_threads()
-    config = RunConfig(
-        "gaussian", "nre", 128, threads=before + 1, num_test=16, training=TINY.training
-    )
-    run(config, tmp_path / "run", progress=False)
+    run(dataclasses.replace(TINY, threads=before + 1), tmp_path / "run", progress=False)
     assert torch.get_num_threads() == before
 
 

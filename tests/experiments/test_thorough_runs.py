@@ -155,8 +155,17 @@ def test_a_diagnostic_from_outside_is_followed_all_the_way(tmp_path, monkeypatch
     assert "spreads                 as wide as they are" in text
 
 
+@pytest.fixture(scope="module")
+def again(results):
+    """What is found about the stored estimator with the pairs of its run."""
+    (run,) = results.finished
+    estimator = prudent.load(run.path / "model.safetensors")
+    pairs = prudent.problems.get("gaussian").draw(120, CONFIG.seed, "test")
+    return prudent.diagnose(estimator, *pairs, thorough=True, progress=False).results
+
+
 @pytest.mark.parametrize("name", DIAGNOSTICS)
-def test_every_diagnostic_keeps_the_contract(name, results):
+def test_every_diagnostic_keeps_the_contract(name, results, again):
     """Its table has rows that JSON can hold, its scalars are columns, its figure exists."""
     pytest.importorskip("matplotlib")
     from prudent.reports.figures import FIGURES
@@ -168,11 +177,8 @@ def test_every_diagnostic_keeps_the_contract(name, results):
     assert list(table.columns[:6]) == ["run", "problem", "method", "budget", "seed", "test"]
     assert set(table["test"]) == {name}
     assert (table["p_value"] <= 1).all()
-    problem = prudent.problems.get("gaussian")
     (run,) = results.finished
-    estimator = prudent.load(run.path / "model.safetensors")
-    pairs = problem.draw(120, CONFIG.seed, "test")
-    result = prudent.diagnose(estimator, *pairs, thorough=True, progress=False).results[name]
+    result = again[name]
     assert result.metrics().items() <= run.metrics.items()
     assert json.loads(json.dumps(result.rows(), allow_nan=False)) == result.rows()
     assert "\n" not in result.verdict

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sweeping import finish, start
 
-from command import prudent_process
+from command import prudent, prudent_process
 from prudent import problems
 from prudent.errors import InputError
 from prudent.experiments import RunConfig
@@ -175,7 +175,6 @@ def test_whatever_one_simulator_raises_the_others_finish(tmp_path):
     assert len(out + err) < 20_000
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -189,7 +188,7 @@ def test_whatever_one_simulator_raises_the_others_finish(tmp_path):
 def test_one_run_fails_in_one_line(tmp_path, name, text):
     (tmp_path / "raises.py").write_text(RAISES)
     arguments = ["train", f"raises:{name}", "--budget", "160", *TINY, "-o", "run"]
-    done = prudent_process(*arguments, cwd=tmp_path)
+    done = prudent(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("Error: ")

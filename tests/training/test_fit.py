@@ -26,7 +26,7 @@ SMALL = {"hidden": [16, 16], "epochs": 3, "batch_size": 64, "progress": False}
 @pytest.mark.parametrize("method", methods.names())
 @pytest.mark.slow
 def test_every_method_learns_and_repeats_bit_for_bit(method):
-    options = {**SMALL, "epochs": 8}
+    options = {**SMALL, "epochs": 4}
     first = fit(THETA, X, PROBLEM.prior, method=method, seed=1, **options)
     second = fit(THETA, X, PROBLEM.prior, method=method, seed=1, **options)
     other = fit(THETA, X, PROBLEM.prior, method=method, seed=2, **options)

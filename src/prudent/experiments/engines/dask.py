@@ -101,22 +101,32 @@ class Dask(Engine):
         """Take all calls back; workers end theirs at the next epoch."""
         with contextlib.suppress(Exception):  # the scheduler may be what failed
             self._client.cancel(list(self._futures.values()), force=True)
-        for nanny in getattr(self._cluster, "workers", {}).values():
-            if pid := getattr(nanny, "pid", None):  # on this machine, where we need not wait
-                nanny.auto_restart = False
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
     def close(self, *, kill: bool = False) -> None:
         """Close the client, and the cluster and its directory if they are ours."""
+        nannies = list(getattr(self._cluster, "workers", {}).values())
+        # On this machine; a nanny that gives up waiting forgets which process it was.
+        processes = [getattr(nanny, "process", None) for nanny in nannies]
         if kill:
             self._stop()
-        with contextlib.suppress(Exception):
-            if self._cluster is not None:
-                self._cluster.close(timeout=CLOSE_SECONDS)
-            self._client.close(timeout=CLOSE_SECONDS)
+            for nanny in nannies:
+                nanny.auto_restart = False
+            _kill(processes)
+        for one in (self._cluster, self._client):
+            with contextlib.suppress(Exception):
+                if one is not None:
+                    one.close(timeout=CLOSE_SECONDS)
+        _kill(processes)  # those that would stay as long as this process, such as one just started
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _kill(processes: list[Any]) -> None:
+    """Kill the processes of workers that are alive."""
+    for process in processes:
+        if pid := getattr(process, "pid", None):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def connect(address: str) -> Dask:
