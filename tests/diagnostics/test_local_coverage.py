@@ -122,9 +122,10 @@ def test_words():
 
 def test_the_level_that_is_wrong_is_named():
     """Coverage of 90 % is right; that of 50 % is not."""
-    alphas = torch.rand(4000, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    alphas, x = torch.rand(4000, generator=generator), torch.rand(4000, 1, generator=generator)
     alphas = torch.where((alphas > 0.15) & (alphas < 0.6), 0.55 + alphas / 100, alphas)
-    region = local_coverage(alphas, torch.rand(4000, 1)).wrong[0]
+    region = local_coverage(alphas, x).wrong[0]
     assert region.level != 0.9
     assert abs(region.coverage - region.level) > 0.1
 
