@@ -90,8 +90,13 @@ class CutPosterior(NeuralPosterior):
 
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        return self.log_prob_and_ratio(theta)[1]
+
+    def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
+        """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
         theta = self._theta(theta)
-        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+        log_prob = self.log_prob(theta)
+        return log_prob, log_prob - log_prior(self.estimator.prior, theta)
 
     @torch.no_grad()
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
