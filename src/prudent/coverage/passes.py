@@ -32,8 +32,8 @@ from prudent.coverage.sharing import Step
 MOST_ROWS = 4096
 # A graph costs about two evaluations more; from this share of active draws on, it pays for all.
 MOST_ACTIVE = 0.6
-# A pass takes as long as this number of draws before it has evaluated any.
-FIXED_COST = 200
+# One more pass takes as long as the evaluation of so many draws, unless the posterior knows better.
+OVERHEAD = 100
 # Two evaluations of a network differ by rounding, at most by so much.
 ROUNDING = 1e-3
 
@@ -77,8 +77,9 @@ class Passes(nn.Module):
             return function(_without_graph(posterior, theta))
         step, index = shared or (Step(posterior, theta[0]), torch.arange(theta.shape[1]))
         draws, active = theta[1:], float(self.active)
-        two = active <= MOST_ACTIVE - FIXED_COST / draws[..., 0].numel()
-        two = two and isinstance(posterior, Rows)
+        overhead = getattr(posterior, "overhead", OVERHEAD) / draws[..., 0].numel()
+        most_active = MOST_ACTIVE - overhead / 3
+        two = active <= most_active and isinstance(posterior, Rows)
         if two:
             log_prob = _without_graph(posterior, theta)
         elif step.takes_draws and active < torch.inf:
@@ -86,6 +87,8 @@ class Passes(nn.Module):
             log_prob = torch.cat((nominal[index], others)).unflatten(0, (-1, len(index)))
         else:
             log_prob = evaluated(posterior, theta)
+        if not two and most_active < 0:  # so few draws that a second pass never pays
+            return function(log_prob)
         scalars = log_prob.detach().requires_grad_()
         value, *figures = function(scalars)
         if not value.requires_grad:  # the hard indicator has no gradient

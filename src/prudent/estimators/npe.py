@@ -140,6 +140,9 @@ class CutPosterior(NeuralPosterior):
 class FlowPosterior(CutPosterior):
     """A flow conditioned on N observations, normalized on the prior's support."""
 
+    # A flow is made of many small operations, whose number does not grow with that of the rows.
+    overhead = 800
+
     def _spread(self, number: int) -> Tensor:
         noise = even_noise(number, 1, self.estimator.dim).expand(-1, len(self), -1)
         return self.from_noise(noise)[0]
