@@ -11,11 +11,13 @@ pass evaluates again, with a graph, only the entries that carry it,
 which is the same gradient for a fraction of the time, in memory that hardly grows with L.
 
 Where most entries carry a gradient, as they do for the calibrated target, a single pass is faster,
-and where a network draws at random or looks at its batch (dropout, batch normalization), a second
-look is not at the same density. Both are noticed, and a single pass does the work.
+and so it is for few draws, as every pass takes some time before it has evaluated any. Where a
+network draws at random or looks at its batch (dropout, batch normalization), a second look is not
+at the same density. The first step always makes two passes and notices that, as any later step
+with two passes does; from then on a single pass does the work.
 
-In both ways the entries that need a graph are evaluated beside what the loss wants, if it shares
-its step: see :mod:`prudent.coverage.sharing`.
+In a step that is shared with a loss, what needs a graph is evaluated in one go with what the loss
+wants (:mod:`prudent.coverage.sharing`), unless two passes were seen to differ.
 """
 
 from collections.abc import Callable
@@ -32,8 +34,8 @@ from prudent.coverage.sharing import Step
 MOST_ROWS = 4096
 # A graph costs about two evaluations more; from this share of active draws on, it pays for all.
 MOST_ACTIVE = 0.6
-# One more pass takes as long as the evaluation of so many draws, unless the posterior knows better.
-OVERHEAD = 100
+# One more pass takes as long as evaluating so many draws, unless the posterior has an `overhead`.
+OVERHEAD = 120
 # Two evaluations of a network differ by rounding, at most by so much.
 ROUNDING = 1e-3
 
@@ -61,58 +63,50 @@ class Passes(nn.Module):
         posterior: Posterior,
         theta: Tensor,
         function: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
-        shared: tuple[Step, Tensor] | None = None,
+        step: Step,
+        index: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What a function makes of log-densities, its first value with the gradient in the weights.
+        """The penalty, the alphas and the worth of draws, the first with its gradient.
 
         Args:
             posterior: The posteriors of N observations.
             theta: Places, (L + 1, N, D), of which the first is the nominal theta of each pair.
-            function: A function of the log-densities (L + 1, N) there. It depends only on their
-                differences for each pair, and the first of its three values has a gradient.
-            shared: The step that evaluates them beside others, and the numbers in it of the N
-                pairs.
+            function: The function that makes these three of the log-densities (L + 1, N). Only
+                differences between those of a pair matter to it.
+            step: The step that the pairs belong to.
+            index: The numbers of the pairs in the step, (N,).
         """
         if not torch.is_grad_enabled():
             return function(_without_graph(posterior, theta))
-        step, index = shared or (Step(posterior, theta[0]), torch.arange(theta.shape[1]))
-        draws, active = theta[1:], float(self.active)
-        overhead = getattr(posterior, "overhead", OVERHEAD) / draws[..., 0].numel()
-        most_active = MOST_ACTIVE - overhead / 3
+        num_draws, active = theta[1:, :, 0].numel(), float(self.active)
+        most_active = MOST_ACTIVE - getattr(posterior, "overhead", OVERHEAD) / (3 * num_draws)
         two = active <= most_active and isinstance(posterior, Rows)
         if two:
             log_prob = _without_graph(posterior, theta)
         elif step.takes_draws and active < torch.inf:
-            nominal, others = step.log_probs_with(index.repeat(len(draws)), draws.flatten(0, 1))
-            log_prob = torch.cat((nominal[index], others)).unflatten(0, (-1, len(index)))
+            pair, draws = index.repeat(len(theta) - 1), theta[1:].flatten(0, 1)
+            log_prob = step.log_prob_with(index, pair, draws).unflatten(0, theta.shape[:2])
         else:
             log_prob = evaluated(posterior, theta)
         if not two and most_active < 0:  # so few draws that a second pass never pays
             return function(log_prob)
         scalars = log_prob.detach().requires_grad_()
-        value, *figures = function(scalars)
+        value, alphas, worth = function(scalars)
         if not value.requires_grad:  # the hard indicator has no gradient
-            return value, *figures
+            return value, alphas, worth
         (gradient,) = torch.autograd.grad(value, scalars)
         carrying = active_entries(gradient[1:], self.tolerance)
         if active < torch.inf:
             self.active.fill_(carrying.double().mean())
         if two:
-            entry, pair = carrying.nonzero(as_tuple=True)
-            nominal, others = step.log_probs_with(index[pair], draws[entry, pair])
-            again = torch.cat((nominal[index], others))
-            seen = torch.cat((log_prob[0], log_prob[1:][entry, pair]))
-            if torch.allclose(again, seen, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-                # Only differences matter: what a pair's draws lose, its nominal must gain.
-                lost = gradient[1:].masked_fill(carrying, 0.0).sum(dim=0)
-                log_prob = again
-                gradient = torch.cat((gradient[0] + lost, gradient[1:][entry, pair]))
-            else:
+            found = _again(theta, log_prob, gradient, carrying, step, index)
+            if found is None:
                 self.active.fill_(torch.inf)
                 step.forget()
-                log_prob = evaluated(posterior, theta)
+                found = evaluated(posterior, theta), gradient
+            log_prob, gradient = found
         attached: Tensor = _Attached.apply(value.detach(), log_prob, gradient)
-        return attached, *figures
+        return attached, alphas, worth
 
 
 def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
@@ -126,6 +120,32 @@ def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
     carrying = torch.ones_like(worth, dtype=torch.bool)
     carrying[order[worth <= tolerance * worth[-1]]] = False
     return carrying.reshape(gradient.shape)
+
+
+def _again(
+    theta: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step, index: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The log-densities that carry a gradient, now with a graph, and the gradient of each.
+
+    Args:
+        theta: The nominal parameters and the draws of N pairs, (L + 1, N, D).
+        seen: Their log-densities in the first pass, (L + 1, N).
+        gradient: The derivatives of the penalty by these, (L + 1, N).
+        carrying: The draws that matter, (L, N); the nominal parameters all do.
+        step: The step that the pairs belong to.
+        index: The numbers of the pairs in the step, (N,).
+
+    Returns:
+        None if the log-densities are not those of the first pass.
+    """
+    entry, pair = carrying.nonzero(as_tuple=True)
+    again = step.log_prob_with(index, index[pair], theta[1:][entry, pair])
+    before = torch.cat((seen[0], seen[1:][entry, pair]))
+    if not torch.allclose(again, before, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+        return None
+    # Only differences matter: what a pair's draws lose, its nominal must gain.
+    lost = gradient[1:].masked_fill(carrying, 0.0).sum(dim=0)
+    return again, torch.cat((gradient[0] + lost, gradient[1:][entry, pair]))
 
 
 def _without_graph(posterior: Posterior, theta: Tensor) -> Tensor:

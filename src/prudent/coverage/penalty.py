@@ -239,8 +239,9 @@ class CoveragePenalty(nn.Module):
         num_pairs, step = len(theta), Step.current(posterior, theta)
         index = torch.arange(num_pairs, device=theta.device)
         if self.training and self.fraction < 1:
-            index = _some(posterior, theta, self.fraction)
-            posterior, theta = posterior.rows(index), theta[index]
+            index, posterior, theta = _thin(posterior, theta, self.fraction)
+        if step is None or not step.takes_draws:  # the penalty is alone with its share
+            step, index = Step(posterior, theta), torch.arange(len(theta), device=theta.device)
         drawn = draw(self.proposal, posterior, self.num_samples, theta)
         if self.proposal == "draws":
             value, alphas, worth = self._compare(pool_scores(theta, drawn.theta), drawn)
@@ -250,8 +251,7 @@ class CoveragePenalty(nn.Module):
             if points.requires_grad:
                 value, alphas, worth = compare(evaluated(posterior, points))
             else:
-                shared = None if step is None else (step, index)
-                value, alphas, worth = self.passes(posterior, points, compare, shared)
+                value, alphas, worth = self.passes(posterior, points, compare, step, index)
         if self.training:
             # As many as were left out, of the steps before, complete the next batch.
             seen = torch.cat((self.memory.to(alphas), alphas[alphas.isfinite()]))
@@ -299,11 +299,14 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
 
 
-def _some(posterior: Posterior, theta: Tensor, fraction: float) -> Tensor:
-    """The numbers of a random share of the pairs."""
+def _thin(
+    posterior: Posterior, theta: Tensor, fraction: float
+) -> tuple[Tensor, Posterior, Tensor]:
+    """The numbers of a random share of the pairs, their posteriors and their parameters."""
     if not isinstance(posterior, Rows):
         raise InputError(
             f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
             "choose some of its observations; pass fraction=1."
         )
-    return torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
+    index = torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
+    return index, posterior.rows(index), theta[index]

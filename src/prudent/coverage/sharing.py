@@ -4,7 +4,7 @@ A small network takes hardly longer for twice as many rows. So the penalty does 
 draws alone but beside the points of the loss, which finds its log-densities there afterwards.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
@@ -35,7 +35,7 @@ class Step:
         wanted: Collection[str] = (),
     ) -> None:
         self.posterior, self.theta, self.pool, self.wanted = posterior, theta, pool, wanted
-        self.forget()
+        self._found: dict[tuple[str, bool], Tensor] = {}
 
     @classmethod
     def current(cls, posterior: Any, theta: Tensor) -> "Step | None":
@@ -60,7 +60,7 @@ class Step:
             return self.theta.roll(1, dims=0)
         return self.pool[torch.randint(len(self.pool), (len(self.theta),))].to(self.theta)
 
-    @property
+    @cached_property
     def takes_draws(self) -> bool:
         """Whether draws can be evaluated beside what other terms want."""
         both = "log_ratio" not in self.wanted or isinstance(self.posterior, DensityAndRatio)
@@ -68,41 +68,46 @@ class Step:
 
     def log_prob(self) -> Tensor:
         """Log-densities of the nominal parameters, (N,)."""
-        if self._log_prob is None:
-            self._log_prob = self.posterior.log_prob(self.theta)
-        return self._log_prob
+        return self._once("log_prob", lambda: self.posterior.log_prob(self.theta))
 
     def log_ratios(self) -> Tensor:
         """Log ratios of joint and of marginal pairs, (2, N)."""
-        if self._log_ratios is None:
-            self._log_ratios = self.posterior.log_ratio(torch.stack((self.theta, self.marginal)))
-        return self._log_ratios
+        both = (self.theta, self.marginal)
+        return self._once("log_ratio", lambda: self.posterior.log_ratio(torch.stack(both)))
 
-    def log_probs_with(self, pair: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-densities of the nominal parameters, (N,), and of R draws.
+    def _once(self, name: str, evaluate: Callable[[], Tensor]) -> Tensor:
+        key = (name, torch.is_grad_enabled())  # what has no graph is of no use to a loss
+        if key not in self._found:
+            self._found[key] = evaluate()
+        return self._found[key]
+
+    def log_prob_with(self, index: Tensor, pair: Tensor, draws: Tensor) -> Tensor:
+        """Log-densities of M nominal parameters and of R draws, (M + R,).
+
+        They come from one evaluation with all that other terms want.
 
         Args:
+            index: The numbers of the pairs whose nominal parameters are meant, (M,).
             pair: The numbers of the pairs that the draws belong to, (R,).
             draws: The draws, (R, D).
         """
-        number = len(self.theta)
-        ratios = "log_ratio" in self.wanted
-        nominal = [self.theta, self.marginal] if ratios else [self.theta]
-        every = torch.arange(number, device=pair.device)
-        rows = self.posterior.rows(torch.cat((*(every for _ in nominal), pair)))
-        points = torch.cat((*nominal, draws)).unsqueeze(0)
+        number, ratios = len(self.theta), "log_ratio" in self.wanted
+        own = [self.theta, self.marginal] if ratios else [self.theta]
+        every = torch.arange(number, device=pair.device).repeat(len(own))
+        rows = self.posterior.rows(torch.cat((every, pair)))
+        theta = torch.cat((*own, draws)).unsqueeze(0)
+        graph = torch.is_grad_enabled()
         if ratios:
-            log_prob, log_ratio = (found[0] for found in rows.log_prob_and_ratio(points))
-            self._log_ratios = log_ratio[: 2 * number].unflatten(0, (2, number))
+            log_prob, log_ratio = (found[0] for found in rows.log_prob_and_ratio(theta))
+            self._found["log_ratio", graph] = log_ratio[: 2 * number].unflatten(0, (2, number))
         else:
-            log_prob = evaluated(rows, points)[0]
-        self._log_prob = log_prob[:number]
-        return self._log_prob, log_prob[len(nominal) * number :]
+            log_prob = evaluated(rows, theta)[0]
+        self._found["log_prob", graph] = log_prob[:number]
+        return torch.cat((log_prob[index], log_prob[len(every) :]))
 
     def forget(self) -> None:
         """Evaluate anew what is asked from now on."""
-        self._log_prob: Tensor | None = None
-        self._log_ratios: Tensor | None = None
+        self._found.clear()
 
 
 # The step whose terms are being evaluated.

@@ -64,7 +64,8 @@ class TrainingState:
         self.order = generator(seed, "batches")
         self.averaged = copy.deepcopy(estimator) if options.averaging else estimator
         # Listed once: a walk over the modules in every step takes as long as the update itself.
-        self.weights, self.averages = list(estimator.parameters()), list(self.averaged.parameters())
+        self.weights: list[Tensor] = list(estimator.parameters())
+        self.averages: list[Tensor] = list(self.averaged.parameters())
         self.epoch = self.best_epoch = self.steps = 0
         self.best_loss = math.inf
         self.best: dict[str, Tensor] = {}
