@@ -1,5 +1,7 @@
 """Two passes give the gradient of one, and a share of a batch that of the whole."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from torch.distributions import Independent, Normal, Uniform
 import prudent
 from prudent.coverage import CoveragePenalty, alpha, penalty
 from prudent.coverage.passes import MOST_ACTIVE, Passes, active_entries
+from prudent.training.objectives import bce, nll, weighted_sum
 
 PRIOR = Independent(Uniform(-3 * torch.ones(2), 3 * torch.ones(2)), 1)
 PRIOR_64 = Independent(Uniform(-3 * torch.ones(2).double(), 3 * torch.ones(2).double()), 1)
@@ -92,6 +95,106 @@ def test_without_a_tolerance_nothing_is_lost_but_rounding(method):
     rough = CoveragePenalty(PRIOR_64, 16, tolerance=0.1)
     torch.manual_seed(7)
     assert largest_error(gradients(model, rough(model(x), theta)), expected) > 1e-3
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("num_samples", [4, 64])
+@pytest.mark.parametrize("target", ["conservative", "calibrated"])
+@pytest.mark.parametrize("method", ["nre", "npe"])
+def test_evaluated_beside_the_loss_the_gradient_is_that_of_each_alone(
+    models, method, target, num_samples, fraction
+):
+    """In the first step, which makes two passes, and in the next, which may make one."""
+    (theta, x), model = (values.double() for values in too_sure()), models[method]
+    loss = {"nre": bce, "npe": nll}[method]
+    beside, alone = (
+        CoveragePenalty(PRIOR_64, num_samples, target, tolerance=0.0, fraction=fraction)
+        for _ in range(2)
+    )
+    together = weighted_sum((1.0, loss), (5.0, beside))
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = together(model(x), theta)
+        torch.manual_seed(seed)
+        expected = loss(model(x), theta) + 5.0 * alone(model(x), theta)
+        assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+        error = largest_error(gradients(model, found), gradients(model, expected))
+        assert error <= 1e-8
+    assert beside.passes.active.isfinite()
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A ratio and a flow in double precision, in training mode."""
+    return {method: trained(method, 3, PRIOR_64).double() for method in ("nre", "npe")}
+
+
+@pytest.mark.parametrize("loss", [nll, bce])
+def test_a_step_evaluates_each_row_once(loss):
+    """With a graph: the points of the loss, and the draws that matter."""
+
+    class Ratio(Counting):
+        def rows(self, index):
+            return Ratio(self.log_width, self.x[index], self.counts)
+
+        def log_prob_and_ratio(self, theta):
+            log_prob = self.log_prob(theta)
+            return log_prob, log_prob
+
+    theta, x = pairs()
+    log_width = torch.tensor(-0.6, requires_grad=True)
+    term = CoveragePenalty(PRIOR, 16, fraction=0.25)
+    objective = weighted_sum((1.0, loss), (5.0, term))
+    own = len(theta) * (2 if loss is bce else 1)
+    counts = {"graph": 0, "plain": 0}
+    objective(Ratio(log_width, x, counts), theta).backward()
+    assert counts["plain"] == 17 * len(theta) // 4
+    assert own < counts["graph"] < own + 0.5 * counts["plain"]
+    term.passes.active.fill_(1.0)
+    counts.update(graph=0, plain=0)
+    objective(Ratio(log_width, x, counts), theta).backward()
+    assert counts == {"graph": own + 16 * len(theta) // 4, "plain": 0}
+
+
+def test_a_loss_of_ratios_needs_no_posterior_that_tells_both_at_once():
+    class Ratio(Counting):
+        def log_ratio(self, theta):
+            return self.log_prob(theta)
+
+    theta, x = pairs()
+    log_width = torch.tensor(-0.6, requires_grad=True)
+    objective = weighted_sum((1.0, bce), (5.0, CoveragePenalty(PRIOR, 16, fraction=0.25)))
+    objective(Ratio(log_width, x, Counter()), theta).backward()
+    assert log_width.grad.isfinite()
+
+
+@pytest.mark.parametrize("kind", ["looks", "forgets"])
+def test_a_loss_is_not_evaluated_beside_draws_that_change_it(kind):
+    make = {"looks": LooksAtItsBatch, "forgets": Forgetful}[kind]
+    theta, x = pairs()
+    log_width = torch.tensor(-0.6, requires_grad=True)
+    term = CoveragePenalty(PRIOR, 16)
+    objective = weighted_sum((1.0, nll), (5.0, term))
+    for _ in range(2):
+        counts = {"graph": 0, "plain": 0}
+        posterior = make(log_width, x, counts)
+        torch.manual_seed(3)
+        found = objective.evaluate(posterior, theta)["nll"].value
+        if kind == "looks":
+            torch.testing.assert_close(found, nll(make(log_width, x, counts.copy()), theta))
+    assert term.passes.active.isinf()
+    assert counts == {"graph": 18 * len(theta), "plain": 0}
+
+
+def test_a_term_without_a_graph_takes_none_from_the_loss():
+    def baseline(posterior, theta):
+        with torch.no_grad():
+            return nll(posterior, theta)
+
+    theta, x = pairs()
+    log_width = torch.tensor(-0.6, requires_grad=True)
+    value = weighted_sum((1.0, nll), (1.0, baseline))(Counting(log_width, x, Counter()), theta)
+    assert value.requires_grad
 
 
 class Counting:
@@ -294,4 +397,4 @@ def test_without_a_memory_a_small_share_sees_another_curve():
 
 
 def test_a_module_of_passes_says_nothing_of_a_step_yet():
-    assert float(Passes(0.0).active) == 0
+    assert Passes(0.0).active.isneginf()

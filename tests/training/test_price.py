@@ -1,6 +1,8 @@
-"""The price of a step in arithmetic, which no other load of the machine changes.
+"""The price of a step in arithmetic and in operations, which no other load of the machine changes.
 
-Times are measured by `make bench`; here a change that makes steps dearer fails.
+A ratio spends its time on products of matrices, a flow on many small operations: for few draws its
+penalty rather takes more arithmetic in one pass than the operations of another one. Times are
+measured by `make bench`; here a change that makes steps dearer fails.
 """
 
 import pytest
@@ -12,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import prudent
 from prudent.datasets.simulate import draw_pairs
 from prudent.estimators import _splines
+from prudent.estimators.npe import FlowPosterior
 from prudent.training import methods
 from prudent.training.checkpoint import TrainingState
 from prudent.training.loop import _step
@@ -33,42 +36,6 @@ def trained():
     }
 
 
-def flops(estimator, method, **options):
-    """Floating-point operations of products of matrices in some steps, backward ones included."""
-    chosen = methods.get(method)
-    settings = chosen.resolve(Options(learning_rate=1e-9, **options))
-    objective = chosen.objective(PROBLEM.prior, settings)
-    state = TrainingState(estimator, objective, settings, 0)
-    torch.manual_seed(0)
-    _step(state, PAIRS[:128], 1.0)  # the first step shows how many entries matter
-    with FlopCounterMode(display=False) as counter:
-        for number in range(STEPS):
-            _step(state, PAIRS[64 * number : 64 * number + 128], 1.0)
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "most"),
-    [
-        ("nre", {}, 1.8),
-        ("nre", {"target": "calibrated"}, 2.2),
-        ("nre", {"num_samples": 128}, 5.0),
-        ("nre", {"num_samples": 128, "target": "calibrated"}, 10.0),
-        ("npe", {}, 2.2),
-        ("npe", {"num_samples": 128}, 8.0),
-    ],
-)
-def test_the_penalty_takes_little_arithmetic(trained, family, options, most):
-    plain = flops(trained[family], family)
-    ratio = flops(trained[family], f"cal{family}", **options) / plain
-    assert 1 < ratio < most
-
-
-def test_the_count_sees_a_dear_penalty(trained):
-    plain = flops(trained["nre"], "nre")
-    assert flops(trained["nre"], "calnre", fraction=1.0) / plain > 2.5
-
-
 class Calls(TorchDispatchMode):
     """Counts operations."""
 
@@ -77,6 +44,70 @@ class Calls(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         self.number += 1
         return function(*arguments, **(keywords or {}))
+
+
+def steps(estimator, method, **options):
+    """A function that makes some steps of a training."""
+    chosen = methods.get(method)
+    settings = chosen.resolve(Options(learning_rate=1e-9, **options))
+    objective = chosen.objective(PROBLEM.prior, settings)
+    state = TrainingState(estimator, objective, settings, 0)
+    torch.manual_seed(0)
+    _step(state, PAIRS[:128], 1.0)  # the first step shows how many entries matter
+
+    def run():
+        for number in range(STEPS):
+            _step(state, PAIRS[64 * number : 64 * number + 128], 1.0)
+
+    return run
+
+
+def flops(*arguments, **options):
+    """Floating-point operations of products of matrices in some steps, backward ones included."""
+    run = steps(*arguments, **options)
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def calls(*arguments, **options):
+    """The number of operations of some steps, of any size, backward ones included."""
+    run = steps(*arguments, **options)
+    with Calls() as counter:
+        run()
+    return counter.number
+
+
+@pytest.mark.parametrize(
+    ("count", "family", "options", "most"),
+    [
+        (flops, "nre", {}, 1.6),
+        (flops, "nre", {"target": "calibrated"}, 2.1),
+        (flops, "nre", {"num_samples": 128}, 4.8),
+        (flops, "nre", {"num_samples": 128, "target": "calibrated"}, 9.5),
+        (flops, "npe", {}, 3.1),  # one pass, for fewer operations
+        (flops, "npe", {"num_samples": 128}, 7.5),
+        (calls, "npe", {}, 1.35),
+        (calls, "npe", {"target": "calibrated"}, 1.35),
+        (calls, "npe", {"num_samples": 128}, 1.8),
+    ],
+)
+def test_the_penalty_takes_little(trained, count, family, options, most):
+    plain = count(trained[family], family)
+    ratio = count(trained[family], f"cal{family}", **options) / plain
+    assert 1 < ratio < most
+
+
+def test_the_count_sees_a_dear_penalty(trained):
+    plain = flops(trained["nre"], "nre")
+    assert flops(trained["nre"], "calnre", fraction=1.0) / plain > 2.5
+
+
+def test_the_count_sees_a_second_evaluation(trained, monkeypatch):
+    """Two passes over as few draws, as a flow without its overhead would make them."""
+    plain = calls(trained["npe"], "npe")
+    monkeypatch.setattr(FlowPosterior, "overhead", 0)
+    assert calls(trained["npe"], "calnpe") / plain > 1.5
 
 
 def test_densities_of_splines_take_fewer_operations_than_those_of_zuko():

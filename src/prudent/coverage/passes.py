@@ -11,10 +11,16 @@ pass evaluates again, with a graph, only the entries that carry it,
 which is the same gradient for a fraction of the time, in memory that hardly grows with L.
 
 Where most entries carry a gradient, as they do for the calibrated target, a single pass is faster,
-and where a network draws at random or looks at its batch (dropout, batch normalization), a second
-look is not at the same density. Both are noticed, and a single pass does the work.
+and so it is for few draws, as every pass takes some time before it has evaluated any. Where a
+network draws at random or looks at its batch (dropout, batch normalization), a second look is not
+at the same density. The first step always makes two passes and notices that, as any later step
+with two passes does; from then on a single pass does the work.
+
+In a step that is shared with a loss, what needs a graph is evaluated in one go with what the loss
+wants (:mod:`prudent.coverage.sharing`), unless two passes were seen to differ.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,11 +28,14 @@ from torch import Tensor, nn
 
 from prudent.contracts import Posterior, Rows
 from prudent.coverage.proposals import evaluated
+from prudent.coverage.sharing import Step
 
 # Rows that are evaluated at a time without a graph.
 MOST_ROWS = 4096
-# A graph costs about two evaluations more; from this share of active entries on, it pays for all.
+# A graph costs about two evaluations more; from this share of active draws on, it pays for all.
 MOST_ACTIVE = 0.6
+# One more pass takes as long as evaluating so many draws, unless the posterior has an `overhead`.
+OVERHEAD = 120
 # Two evaluations of a network differ by rounding, at most by so much.
 ROUNDING = 1e-3
 
@@ -35,62 +44,69 @@ class Passes(nn.Module):
     """One or two passes over the draws, by what the last step has shown.
 
     Args:
-        tolerance: The entries of least gradient, together worth this share of the sum of its
+        tolerance: The draws of least gradient, together worth this share of the sum of its
             absolute values, are left out of the second pass. With 0, only those without any are.
             The gradient of a weight is off by about ten times as much.
     """
 
-    # The share of entries with a gradient in the last step, infinity if two passes do not agree.
+    # The share of draws with a gradient in the last step: minus infinity before the first, which
+    # makes two passes to see whether they agree, and infinity if they do not.
     active: Tensor
 
     def __init__(self, tolerance: float) -> None:
         super().__init__()
         self.tolerance = tolerance
-        self.register_buffer("active", torch.zeros(()))
+        self.register_buffer("active", torch.tensor(-torch.inf))
 
-    def first(self, posterior: Posterior, theta: Tensor) -> Tensor:
-        """The log-densities (L, N) of theta (L, N, D), with a graph if there is to be one pass."""
-        if torch.is_grad_enabled() and not self._two(posterior):
-            return evaluated(posterior, theta)
-        size = max(1, MOST_ROWS // theta.shape[1])
-        with torch.no_grad():
-            return torch.cat([evaluated(posterior, part) for part in theta.split(size)])
-
-    def second(
-        self, posterior: Any, theta: Tensor, log_prob: Tensor, value: Tensor, gradient: Tensor
-    ) -> Tensor:
-        """The value of a function of log-densities, with its gradient in the weights.
+    def forward(
+        self,
+        posterior: Posterior,
+        theta: Tensor,
+        function: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+        step: Step,
+        index: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The penalty, the alphas and the worth of draws, the first with its gradient.
 
         Args:
             posterior: The posteriors of N observations.
-            theta: The places of the log-densities, (L, N, D).
-            log_prob: What :meth:`first` found there, (L, N).
-            value: The function's value.
-            gradient: The derivatives of the function by the log-densities, (L, N).
+            theta: Places, (L + 1, N, D), of which the first is the nominal theta of each pair.
+            function: The function that makes these three of the log-densities (L + 1, N). Only
+                differences between those of a pair matter to it.
+            step: The step that the pairs belong to.
+            index: The numbers of the pairs in the step, (N,).
         """
-        two, carrying = self._two(posterior), active_entries(gradient, self.tolerance)
-        share = carrying.double().mean()
-        if not bool(self.active.isinf()):
-            self.active.fill_(share)
-        if not two:
-            return _attached(value, log_prob, gradient)
-        if bool(share > MOST_ACTIVE):
-            carrying = torch.ones_like(carrying)
-        # Only differences of log-densities matter: what a pair's draws lose, its first must gain.
-        gradient = gradient + 0.0
-        gradient[0] += gradient.masked_fill(carrying, 0.0).sum(dim=0)
-        carrying[0] |= gradient[0] != 0
-        carrying[0, 0] = True  # so that there is a graph in any case
-        entry, pair = carrying.nonzero(as_tuple=True)
-        again = evaluated(posterior.rows(pair), theta[entry, pair].unsqueeze(0)).squeeze(0)
-        seen = log_prob[entry, pair]
-        if torch.allclose(again, seen, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
-            return _attached(value, again, gradient[entry, pair])
-        self.active.fill_(torch.inf)
-        return _attached(value, evaluated(posterior, theta), gradient)
-
-    def _two(self, posterior: Any) -> bool:
-        return isinstance(posterior, Rows) and bool(self.active <= MOST_ACTIVE)
+        if not torch.is_grad_enabled():
+            return function(_without_graph(posterior, theta))
+        num_draws, active = theta[1:, :, 0].numel(), float(self.active)
+        most_active = MOST_ACTIVE - getattr(posterior, "overhead", OVERHEAD) / (3 * num_draws)
+        two = active <= most_active and isinstance(posterior, Rows)
+        if two:
+            log_prob = _without_graph(posterior, theta)
+        elif step.takes_draws and active < torch.inf:
+            pair, draws = index.repeat(len(theta) - 1), theta[1:].flatten(0, 1)
+            log_prob = step.log_prob_with(index, pair, draws).unflatten(0, theta.shape[:2])
+        else:
+            log_prob = evaluated(posterior, theta)
+        if not two and most_active < 0:  # so few draws that a second pass never pays
+            return function(log_prob)
+        scalars = log_prob.detach().requires_grad_()
+        value, alphas, worth = function(scalars)
+        if not value.requires_grad:  # the hard indicator has no gradient
+            return value, alphas, worth
+        (gradient,) = torch.autograd.grad(value, scalars)
+        carrying = active_entries(gradient[1:], self.tolerance)
+        if active < torch.inf:
+            self.active.fill_(carrying.double().mean())
+        if two:
+            found = _again(theta, log_prob, gradient, carrying, step, index)
+            if found is None:
+                self.active.fill_(torch.inf)
+                step.forget()
+                found = evaluated(posterior, theta), gradient
+            log_prob, gradient = found
+        attached: Tensor = _Attached.apply(value.detach(), log_prob, gradient)
+        return attached, alphas, worth
 
 
 def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
@@ -106,9 +122,37 @@ def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
     return carrying.reshape(gradient.shape)
 
 
-def _attached(value: Tensor, log_prob: Tensor, gradient: Tensor) -> Tensor:
-    found: Tensor = _Attached.apply(value, log_prob, gradient)
-    return found
+def _again(
+    theta: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step, index: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The log-densities that carry a gradient, now with a graph, and the gradient of each.
+
+    Args:
+        theta: The nominal parameters and the draws of N pairs, (L + 1, N, D).
+        seen: Their log-densities in the first pass, (L + 1, N).
+        gradient: The derivatives of the penalty by these, (L + 1, N).
+        carrying: The draws that matter, (L, N); the nominal parameters all do.
+        step: The step that the pairs belong to.
+        index: The numbers of the pairs in the step, (N,).
+
+    Returns:
+        None if the log-densities are not those of the first pass.
+    """
+    entry, pair = carrying.nonzero(as_tuple=True)
+    again = step.log_prob_with(index, index[pair], theta[1:][entry, pair])
+    before = torch.cat((seen[0], seen[1:][entry, pair]))
+    if not torch.allclose(again, before, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
+        return None
+    # Only differences matter: what a pair's draws lose, its nominal must gain.
+    lost = gradient[1:].masked_fill(carrying, 0.0).sum(dim=0)
+    return again, torch.cat((gradient[0] + lost, gradient[1:][entry, pair]))
+
+
+def _without_graph(posterior: Posterior, theta: Tensor) -> Tensor:
+    """The log-densities (L, N) of theta (L, N, D), some at a time."""
+    size = max(1, MOST_ROWS // theta.shape[1])
+    with torch.no_grad():
+        return torch.cat([evaluated(posterior, part) for part in theta.split(size)])
 
 
 class _Attached(torch.autograd.Function):

@@ -28,6 +28,7 @@ from prudent.coverage.draws import pool_scores
 from prudent.coverage.passes import Passes
 from prudent.coverage.proposals import Draws, check_proposal, draw, evaluated
 from prudent.coverage.relaxations import straight_through
+from prudent.coverage.sharing import Step
 from prudent.errors import InputError, unknown_name
 
 
@@ -235,15 +236,22 @@ class CoveragePenalty(nn.Module):
         if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
             came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
-        num_pairs = len(theta)
+        num_pairs, step = len(theta), Step.current(posterior, theta)
+        index = torch.arange(num_pairs, device=theta.device)
         if self.training and self.fraction < 1:
-            posterior, theta = _thin(posterior, theta, self.fraction)
+            index, posterior, theta = _thin(posterior, theta, self.fraction)
+        if step is None or not step.takes_draws:  # the penalty is alone with its share
+            step, index = Step(posterior, theta), torch.arange(len(theta), device=theta.device)
         drawn = draw(self.proposal, posterior, self.num_samples, theta)
         if self.proposal == "draws":
             value, alphas, worth = self._compare(pool_scores(theta, drawn.theta), drawn)
         else:
             points = torch.cat((theta.unsqueeze(0), drawn.theta))
-            value, alphas, worth = self._evaluated(posterior, points, drawn)
+            compare = partial(self._compare, drawn=drawn)
+            if points.requires_grad:
+                value, alphas, worth = compare(evaluated(posterior, points))
+            else:
+                value, alphas, worth = self.passes(posterior, points, compare, step, index)
         if self.training:
             # As many as were left out, of the steps before, complete the next batch.
             seen = torch.cat((self.memory.to(alphas), alphas[alphas.isfinite()]))
@@ -253,23 +261,6 @@ class CoveragePenalty(nn.Module):
             "shortfall": PerPair(alphas, largest_gap),
         }
         return Evaluation(value, figures)
-
-    def _evaluated(
-        self, posterior: Posterior, points: Tensor, drawn: Draws
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`_compare`, for the densities of the nominal and of all draws."""
-        if points.requires_grad:
-            return self._compare(evaluated(posterior, points), drawn)
-        log_prob = self.passes.first(posterior, points)
-        if not torch.is_grad_enabled():
-            return self._compare(log_prob, drawn)
-        scalars = log_prob.detach().requires_grad_()
-        value, alphas, worth = self._compare(scalars, drawn)
-        if not value.requires_grad:  # the hard indicator has no gradient
-            return value, alphas, worth
-        (gradient,) = torch.autograd.grad(value, scalars)
-        value = self.passes.second(posterior, points, log_prob, value.detach(), gradient)
-        return value, alphas, worth
 
     def _compare(self, log_prob: Tensor, drawn: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """The penalty, the alphas (N,) and the worth of the draws, (N,), the last two detached.
@@ -308,12 +299,14 @@ class CoveragePenalty(nn.Module):
         return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
 
 
-def _thin(posterior: Posterior, theta: Tensor, fraction: float) -> tuple[Posterior, Tensor]:
-    """A random share of the pairs."""
+def _thin(
+    posterior: Posterior, theta: Tensor, fraction: float
+) -> tuple[Tensor, Posterior, Tensor]:
+    """The numbers of a random share of the pairs, their posteriors and their parameters."""
     if not isinstance(posterior, Rows):
         raise InputError(
             f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
             "choose some of its observations; pass fraction=1."
         )
     index = torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
-    return posterior.rows(index), theta[index]
+    return index, posterior.rows(index), theta[index]

@@ -75,9 +75,12 @@ class MLP(nn.Module):
         hidden = linear(values, first.weight[:, :width], first.bias)
         if shared is not None:
             hidden = hidden + linear(shared, first.weight[:, width:])
+        shape = hidden.shape[:-1]
+        hidden = hidden.reshape(-1, hidden.shape[-1])  # torch is faster with rows
         for layer in others:
-            hidden = layer(hidden)
-        return hidden
+            # In place, as nothing else looks at what a linear layer returns.
+            hidden = selu_(hidden) if isinstance(layer, nn.SELU) else layer(hidden)
+        return hidden.reshape(*shape, hidden.shape[-1])
 
 
 @registered("flatten")

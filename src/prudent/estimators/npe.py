@@ -90,8 +90,13 @@ class CutPosterior(NeuralPosterior):
 
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
+        return self.log_prob_and_ratio(theta)[1]
+
+    def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
+        """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
         theta = self._theta(theta)
-        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+        log_prob = self.log_prob(theta)
+        return log_prob, log_prob - log_prior(self.estimator.prior, theta)
 
     @torch.no_grad()
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
@@ -134,6 +139,9 @@ class CutPosterior(NeuralPosterior):
 
 class FlowPosterior(CutPosterior):
     """A flow conditioned on N observations, normalized on the prior's support."""
+
+    # A flow is made of many small operations, whose number does not grow with that of the rows.
+    overhead = 800
 
     def _spread(self, number: int) -> Tensor:
         noise = even_noise(number, 1, self.estimator.dim).expand(-1, len(self), -1)

@@ -36,8 +36,13 @@ class RatioPosterior(NeuralPosterior):
 
     def log_prob(self, theta: Any) -> Tensor:
         """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
+        return self.log_prob_and_ratio(theta)[0]
+
+    def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
+        """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
         theta = self._theta(theta)
-        return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
+        log_ratio = self.log_ratio(theta)
+        return log_prior(self.estimator.prior, theta) + log_ratio, log_ratio
 
     def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
         return weighted(self, self.estimator.prior, shape, method, like=self._like)

@@ -63,6 +63,9 @@ class TrainingState:
         self.schedule = ReduceLROnPlateau(self.optimizer)
         self.order = generator(seed, "batches")
         self.averaged = copy.deepcopy(estimator) if options.averaging else estimator
+        # Listed once: a walk over the modules in every step takes as long as the update itself.
+        self.weights: list[Tensor] = list(estimator.parameters())
+        self.averages: list[Tensor] = list(self.averaged.parameters())
         self.epoch = self.best_epoch = self.steps = 0
         self.best_loss = math.inf
         self.best: dict[str, Tensor] = {}
@@ -87,9 +90,7 @@ class TrainingState:
         self.steps += 1
         if self.averaged is not self.estimator:
             kept = min(self.options.averaging, self.steps / (self.steps + FIRST_STEPS))
-            pairs = zip(self.averaged.parameters(), self.estimator.parameters(), strict=True)
-            averages, weights = (list(values) for values in zip(*pairs, strict=True))
-            torch._foreach_lerp_(averages, weights, 1 - kept)
+            torch._foreach_lerp_(self.averages, self.weights, 1 - kept)
 
     def to_validate(self) -> NeuralEstimator:
         """The averaged network, with what the trained one knows of its batches."""

@@ -135,7 +135,7 @@ def _step(state: TrainingState, batch: Pairs, ramp: float) -> dict[str, float]:
     loss = state.objective.total(values, ramp)
     state.optimizer.zero_grad()
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(state.estimator.parameters(), state.options.clip_norm)
+    norm = torch.nn.utils.clip_grad_norm_(state.weights, state.options.clip_norm)
     figures = {**values, "loss": loss, "gradient_norm": norm}
     for term in terms.values():
         figures |= {name: f for name, f in term.figures.items() if isinstance(f, Tensor)}

@@ -8,9 +8,6 @@ and a ratio to that times the prior is not the posterior. The marginal theta mus
 all simulations, failed ones included: the ``pool`` of :class:`WeightedSum`.
 """
 
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior,
 from prudent.coverage.nominal import Nominal
 from prudent.coverage.penalty import CoveragePenalty
 from prudent.coverage.proposals import even_if_possible
+from prudent.coverage.sharing import Step
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import check_prior, log_prior, support_box
 from prudent.training.options import COVERAGE_OPTIONS, Options
@@ -32,7 +30,8 @@ NUM_CHECKED = 4096
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
     r"""Negative log-density of the nominal parameters, :math:`-\log q(\theta_i \mid x_i)`."""
-    return -posterior.log_prob(theta).mean()
+    step = Step.current(posterior, theta) or Step(posterior, theta)
+    return -step.log_prob().mean()
 
 
 def bce(posterior: LogRatio, theta: Tensor) -> Tensor:
@@ -69,34 +68,14 @@ def matching(posterior: Any, theta: Tensor) -> Tensor:
 LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance, "matching": matching}
 
 
-@dataclass
-class _Step:
-    """The pairs of one step; terms that want the same log ratios evaluate them once."""
-
-    posterior: Any
-    theta: Tensor
-    pool: Tensor | None = None
-
-    @cached_property
-    def log_ratios(self) -> Tensor:
-        """Log ratios of joint and of marginal pairs, (2, N), in one evaluation."""
-        other = self.theta.roll(1, dims=0)
-        if self.pool is not None:
-            other = self.pool[torch.randint(len(self.pool), (len(other),))].to(other)
-        found: Tensor = self.posterior.log_ratio(torch.stack((self.theta, other)))
-        return found
-
-
-# The step whose terms are being evaluated.
-_STEP: ContextVar[_Step | None] = ContextVar("step", default=None)
+# What the losses ask of the pairs of a step.
+WANTED = ((nll, "log_prob"), (bce, "log_ratio"), (balance, "log_ratio"))
 
 
 def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
     """Log ratios of joint and of marginal pairs, those of the step if it is about these pairs."""
-    step = _STEP.get()
-    if step is None or step.posterior is not posterior or step.theta is not theta:
-        step = _Step(posterior, theta)
-    return step.log_ratios.unbind()
+    step = Step.current(posterior, theta) or Step(posterior, theta)
+    return step.log_ratios().unbind()
 
 
 class WeightedSum:
@@ -115,18 +94,18 @@ class WeightedSum:
         self.weights = {_name(term): float(weight) for weight, term in terms}
         self.objectives = {_name(term): term for _, term in terms}
         self.pool = pool
+        known = [term for _, term in terms]
+        self.wanted = {what for loss, what in WANTED if any(term is loss for term in known)}
 
     def evaluate(self, posterior: Posterior, theta: Tensor) -> dict[str, Evaluation]:
         """All terms on a batch, before weighting."""
-        token = _STEP.set(_Step(posterior, theta, self.pool))
-        try:
-            found = {}
-            for name, term in self.objectives.items():
+        found = {}
+        with Step(posterior, theta, self.pool, self.wanted).running():
+            # The loss last: a penalty evaluates the points of the loss beside its own.
+            for name, term in reversed(self.objectives.items()):
                 value = getattr(term, "evaluate", term)(posterior, theta)
                 found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
-            return found
-        finally:
-            _STEP.reset(token)
+        return {name: found[name] for name in self.objectives}
 
     def total(self, values: dict[str, Tensor], ramp: float = 1.0) -> Tensor:
         """The weighted sum of the terms, with the weights after the first times ``ramp``."""
