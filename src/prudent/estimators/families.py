@@ -1,4 +1,4 @@
-r"""Distributions of one parameter that priors need and torch does not have, and their product."""
+r"""Distributions that priors need and torch does not have."""
 
 import math
 from collections.abc import Sequence
@@ -184,3 +184,34 @@ class Product(Distribution):
         columns = zip(self.factors, value.split(1, dim=-1), strict=True)
         parts = [log_density(Independent(f.expand((1,)), 1), column) for f, column in columns]
         return torch.stack(parts).sum(dim=0)
+
+
+class RowPrior(Distribution):
+    """A prior that takes and draws rows (N, D) alone, as sbi's ``MultipleIndependent`` does.
+
+    Args:
+        prior: The prior.
+        dim: Its number of parameters.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
+
+    def __init__(self, prior: Any, dim: int) -> None:
+        self.prior = prior
+        super().__init__(event_shape=torch.Size([dim]), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The support of the prior."""
+        return self.prior.support
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``(*sample_shape, D)``."""
+        shape = torch.Size(sample_shape)
+        draws: Tensor = self.prior.sample(torch.Size((shape.numel(),)))
+        return draws.reshape(*shape, *self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density at theta (..., D), as (...)."""
+        found: Tensor = self.prior.log_prob(value.reshape(-1, *self.event_shape))
+        return found.reshape(value.shape[:-1])

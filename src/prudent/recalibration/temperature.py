@@ -269,3 +269,6 @@ class Powered:
     def __call__(self, x: Any) -> PoweredPosterior:
         """The posteriors given ``x``."""
         return PoweredPosterior(self, self.observations(x))
+
+    def __repr__(self) -> str:
+        return f"<Powered at temperature {self.temperature:.3g}, of {self.inner!r}>"
