@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor, nn
 
-from prudent._arrays import as_shape, as_tensor, finite_rows
+from prudent._arrays import as_shape, as_tensor, finite_rows, placed
 from prudent._randomness import seeded
 from prudent.adapters.model import Model
 from prudent.contracts import Prior, Shape
@@ -208,6 +208,12 @@ class Adapted:
         x_shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
+        places = {str(weight.device) for weight in model.parameters()}
+        if len(places) > 1:
+            raise InputError(
+                f"the networks of {model.name} are on {' and '.join(sorted(places))}; move all of "
+                "them to one device."
+            )
         self.dim, self.dtype = check_prior(prior), dtype_of(prior)
         self.model, self.prior = model, of_any_shape(prior, self.dim)
         self.x_shape = x_shape and tuple(x_shape)
@@ -249,6 +255,12 @@ class Adapted:
         """Put the networks into evaluation mode, as they are after :func:`prudent.adapt`."""
         return self.train(mode=False)
 
+    def to(self, device: str | torch.device) -> Self:
+        """Move the networks to a device; they stay those of the model."""
+        for network in self.model.networks:
+            network.to(device)
+        return self
+
     def parameters(self) -> list[nn.Parameter]:
         """The weights of the model."""
         return self.model.parameters()
@@ -256,7 +268,7 @@ class Adapted:
     def observations(self, x: Any) -> Tensor:
         """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
         like = self.like
-        found = as_tensor("x", x, like.dtype).to(like.device)
+        found = placed("x", as_tensor("x", x, like.dtype), like.device)
         single = found.ndim == 1 if self.x_shape is None else tuple(found.shape) == self.x_shape
         found = found.unsqueeze(0) if single else found
         if self.x_shape is not None and tuple(found.shape[1:]) != self.x_shape:
