@@ -271,7 +271,7 @@ def test_observations_in_tables(name, role, text, expected, tmp_path):
         ("a,a\n1,2\n", "two columns of one name"),
         ("a,b\n1,2,3\n", "has 3 columns below 2 names"),
         ("a,b\n1,****\n", "no table of numbers: .*string '\\*\\*\\*\\*'"),
-        ("a;b\n1,5;2,5\n", "no table of numbers"),
+        ("a;b\n1,5;2,5\n", "no table of numbers: .*string .1,5. to"),
         ("# nothing\n", "holds no numbers"),
     ],
 )

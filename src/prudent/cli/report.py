@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from prudent._extras import require
-from prudent.cli.options import EXIT_CODES, debug, output
+from prudent.cli.options import EXIT_CODES, debug, output, quiet
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import InputError
 
@@ -42,6 +42,7 @@ def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete:
 @click.option("--x", help="Name of the array in that file; default: guessed.")
 @click.option("--row", type=int, help="Which one, from 0, if that file holds several.")
 @click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
+@quiet
 @debug
 def report(
     runs: str,

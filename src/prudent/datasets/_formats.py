@@ -129,7 +129,7 @@ def _table(path: Path) -> Iterator[Arrays]:
     that pandas and R write, and is left out.
     """
     lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    separator = next((one for one in ",;\t" if lines and one in lines[-1]), None)
+    separator = next((one for one in ";,\t" if lines and one in lines[-1]), None)
     names = _column_names(lines, separator)
     if len(set(names)) < len(names):
         raise DataError(f"{path} has two columns of one name; give each its own.")

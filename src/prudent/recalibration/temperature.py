@@ -235,7 +235,7 @@ class PoweredPosterior(Summaries):
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         whole: Tensor = self.inner.log_prob(theta)  # on the device of the model
         known = log_prior(self.estimator.prior, theta).to(whole.device)
-        value = (whole - known) / self.estimator.temperature
+        value: Tensor = (whole - known) / self.estimator.temperature
         return value.masked_fill(known == -torch.inf, 0.0)
 
     def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
