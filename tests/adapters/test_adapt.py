@@ -200,10 +200,11 @@ def test_estimators_of_ours_come_back_as_they_are():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": 3, "prior": BOX}, "expected a posterior or trained estimator of sbi"),
-        ({"model": lambda theta, x: theta, "prior": BOX}, "or functions: prudent.adapt"),
-        ({"prior": BOX}, "got nothing"),
-        ({"model": BOX, "prior": BOX}, "expected a posterior"),
+        ({"model": 3, "prior": BOX}, "Expected a posterior or trained estimator of sbi"),
+        ({"model": lambda theta, x: theta, "prior": BOX}, "got a function; say which it is"),
+        ({"prior": BOX}, "got nothing, no `log_prob"),
+        ({"model": BOX, "prior": BOX}, "which has no `log_prob.theta, x.` and no `sample.n, x.`"),
+        ({"model": zuko.flows.MAF, "prior": BOX}, "got the class MAF; pass an object of it"),
         ({"model": flow()}, r"has no prior; pass it: prudent.adapt\(model, prior\)"),
         ({"prior": BOX, **functions(), "normalized": False}, "leave `sample` out"),
         ({"model": flow(), "prior": BOX, "keys": ("a", "b")}, "`keys` is not for zuko.MAF"),
@@ -222,6 +223,49 @@ def test_functions_of_other_shapes_are_refused():
     wrong = prudent.adapt(prior=NORMAL, sample=lambda number, x: x)
     with pytest.raises(InputError, match="expected `sample` to draw theta of shape"):
         wrong(torch.zeros(3, 2)).sample(5)
+
+
+def test_what_a_model_raises_is_told_with_what_it_got():
+    swapped = prudent.adapt(prior=NORMAL, sample=lambda x, number: x.sample(number))
+    with pytest.raises(InputError, match=r"`sample` of the function failed for 5 draws and x \(3"):
+        swapped(torch.zeros(3, 2)).sample(5)
+    three = Independent(Normal(torch.zeros(3), torch.ones(3)), 1)
+    with pytest.raises(InputError, match=r"failed for theta \(1, 4, 3\).* is the prior that of"):
+        prudent.adapt(flow(), three)(torch.zeros(4, 2)).log_prob(torch.zeros(4, 3))
+
+
+class Rows:
+    """A prior of two parameters that takes and draws rows alone, and is no torch distribution."""
+
+    def sample(self, shape):
+        return torch.rand(torch.Size(shape).numel(), 2)
+
+    def log_prob(self, theta):
+        assert theta.ndim == 2
+        inside = ((theta >= 0) & (theta <= 1)).all(dim=1)
+        return torch.zeros(len(theta)).masked_fill(~inside, -torch.inf)
+
+
+def test_a_prior_of_rows_alone_serves_as_any_other():
+    theta = torch.rand(200, 2)
+    x = theta + 0.1 * torch.randn(200, 2)
+    own = prudent.fit(theta, x, Rows(), method="npe", epochs=1, progress=False)
+    for estimator in (prudent.adapt(flow(), Rows()), own):
+        assert estimator.prior.sample((4, 3)).shape == (4, 3, 2)
+        assert bool(prudent.diagnose(estimator, theta[:50], x[:50], progress=False).verdict.kind)
+        draws = estimator(x[:3]).sample(50, seed=0)
+        assert bool(((draws >= 0) & (draws <= 1)).all())
+
+
+def test_estimators_say_what_they_are():
+    adapted = prudent.adapt(flow(), BOX, names=("mass", "<spin>"))
+    for text in ("mass, <spin>", "zuko", "a density and draws", "weights in all", "not measured"):
+        assert text in adapted.summary()
+    assert "&lt;spin&gt;" in adapted._repr_html_()
+    repaired = prudent.recalibrate(
+        prudent.adapt(prior=NORMAL, **functions()), *pairs(NORMAL, 50, 0)
+    )
+    assert "at temperature" in repr(repaired)
 
 
 def test_a_sampler_outside_the_prior_is_refused():

@@ -13,7 +13,7 @@ import torch
 from command import prudent as command
 from faults import tree_digest
 from prudent.datasets.readers import read, read_array
-from prudent.errors import PrudentError
+from prudent.errors import DataError, PrudentError
 
 RNG = np.random.default_rng(0)
 THETA = RNG.uniform(0, 1, (40, 2)).astype(np.float32).astype(np.float64)
@@ -193,10 +193,10 @@ DEFECTS = {
 }
 # What a format cannot hold (None), or is refused in other words.
 EXCEPT = {
-    ("sims.csv", "other lengths"): "is no table of numbers",
+    ("sims.csv", "other lengths"): "rows of `theta` are not finite",
     ("sims.csv", "complex"): "is no table of numbers",
     ("tables", "complex"): "is no table of numbers",
-    ("sims.csv", "transposed"): "is no table of numbers",
+    ("sims.csv", "transposed"): "has 40 parameters, the prior has 2",
     ("sims.csv", "strings"): None,
     ("tables", "strings"): None,
     ("sims.safetensors", "strings"): None,
@@ -249,6 +249,13 @@ def test_rows_with_nan_are_told_and_left_out(name, tmp_path, caplog):
         ("x.csv", "x", "x_1,x_2,seconds\n1,2,9\n", [[1, 2]]),
         ("t.csv", "theta", "theta_1,theta_2,x_1\n1,2,9\n", [[1, 2]]),
         ("x.csv", "x", '"a","b"\n1,2\n3,4\n', [[1, 2], [3, 4]]),
+        ("x.csv", "x", '"a","b"\n"1","2"\n', [[1, 2]]),
+        ("x.csv", "x", ",0,1\n0,3,4\n", [[3, 4]]),  # frames of pandas and R with their index
+        ("x.csv", "x", '"","x.1","x.2"\n"first",3,4\n', [[3, 4]]),
+        ("x.csv", "x", "a;b\n1;2\n", [[1, 2]]),
+        ("x.txt", "x", "# mass  spin\n 1.5D+00   2.0d-1\n", [[1.5, 0.2]]),
+        ("x.dat", "x", "# written by my code\n1\t2\n3\t4\n", [[1, 2], [3, 4]]),
+        ("x.dat", "x", "# x_1 x_2 other\n1 2 3\n", [[1, 2]]),
     ],
 )
 def test_observations_in_tables(name, role, text, expected, tmp_path):
@@ -263,14 +270,55 @@ def test_observations_in_tables(name, role, text, expected, tmp_path):
         ("a,b\n", "holds no numbers"),
         ("a,a\n1,2\n", "two columns of one name"),
         ("a,b\n1,2,3\n", "has 3 columns below 2 names"),
-        ("a,b\n1,\n", "no table of numbers"),
-        ("1;2\n", "holds no numbers"),
+        ("a,b\n1,****\n", "no table of numbers: .*string '\\*\\*\\*\\*'"),
+        ("a;b\n1,5;2,5\n", "no table of numbers: .*string .1,5. to"),
+        ("# nothing\n", "holds no numbers"),
     ],
 )
 def test_tables_that_are_none(text, message, tmp_path):
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(PrudentError, match=message) as error:
         read_array(tmp_path / "x.csv")
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_cell_is_a_simulation_that_failed(tmp_path):
+    (tmp_path / "sims.csv").write_text("theta,x_1,x_2\n0.1,1,2\n0.2,,3\n0.3,4,\n")
+    with pytest.warns(UserWarning, match="excluded 2 of 3 simulations"):
+        pairs = read(tmp_path / "sims.csv", invalid="exclude")
+    assert torch.equal(pairs.x, torch.tensor([[1.0, 2.0]]))
+
+
+def test_a_table_without_names_says_what_to_add(tmp_path):
+    np.savetxt(tmp_path / "sims.dat", np.c_[THETA, X])
+    with pytest.raises(PrudentError, match=r"no line of names above its numbers; add one, such"):
+        read(tmp_path / "sims.dat")
+    np.savetxt(tmp_path / "sims.dat", np.c_[THETA, X], header="theta_1 theta_2 x_1 x_2 x_3")
+    assert torch.equal(read(tmp_path / "sims.dat").x, torch.tensor(X, dtype=torch.float32))
+
+
+def test_netcdf_is_read_and_its_older_version_told(tmp_path):
+    write_hdf5(tmp_path / "sims.nc", theta=THETA, x=X)
+    assert len(read(tmp_path / "sims.nc")) == 40
+    (tmp_path / "old.nc").write_bytes(b"CDF\x01" + bytes(100))
+    with pytest.raises(PrudentError, match="netCDF files must be of version 4"):
+        read(tmp_path / "old.nc")
+
+
+@pytest.mark.parametrize("name", ["sims.npz", "sims.h5"])
+def test_tables_inside_files_say_their_columns(name, tmp_path):
+    table = np.zeros(40, dtype=[("mass", "f8"), ("spin", "f8")])
+    FORMATS[name](tmp_path / name, theta=table, x=X)
+    with pytest.raises(PrudentError, match="is a table of columns mass spin; save each as an"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["sims.npz", "sims.h5", "sims.csv", "sims.safetensors"])
+def test_a_damaged_file_is_a_mistake_of_the_input(name, tmp_path):
+    """The command returns 2, as for everything that a user hands over."""
+    (tmp_path / name).write_bytes(b"\xffhello")
+    with pytest.raises(DataError) as error:
+        read(tmp_path / name)
     assert "\n" not in str(error.value)
 
 

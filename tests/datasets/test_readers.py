@@ -15,7 +15,7 @@ from faults import mutations, tree_digest
 from prudent.datasets import Pairs
 from prudent.datasets.readers import read
 from prudent.datasets.simulate import simulate
-from prudent.errors import InputError, PrudentError, StoreError
+from prudent.errors import DataError, InputError, PrudentError, StoreError
 
 THETA = np.arange(6.0).reshape(3, 2)
 X = np.arange(12.0).reshape(3, 2, 2)
@@ -85,7 +85,7 @@ def test_pickles_are_refused_unopened(tmp_path, suffix):
 
 
 def test_unknown_files_list_the_known(tmp_path):
-    with pytest.raises(InputError, match=r"known are .csv .h5 .hdf5 .npy .npz .safetensors"):
+    with pytest.raises(InputError, match=r"known are .csv .dat .h5 .hdf5 .nc .npy .npz"):
         read(tmp_path / "sims.fits")
     with pytest.raises(InputError, match="no file"):
         read(tmp_path / "sims.npz")
@@ -112,7 +112,7 @@ def test_a_pickle_under_another_name_does_not_run(tmp_path, suffix):
     sentinel = tmp_path / "pwned"
     path = tmp_path / f"a.{suffix}"
     path.write_bytes(pickled({"theta": Evil(sentinel), "x": Evil(sentinel)}))
-    with pytest.raises(StoreError):
+    with pytest.raises(DataError):
         read(path)
     if suffix == "npz":
         write_npz(path, np.array([[Evil(sentinel)]], dtype=object), X[:1])
@@ -240,7 +240,7 @@ HDF5 = {
     ),
     "compound": (
         lambda file, path: file.create_dataset("theta", (3,), [("a", "f8")]),
-        "expected real numbers",
+        "is a table of columns a; save each",
     ),
     "group": (lambda file, path: file.create_group("theta"), "no `theta` .* found: x"),
     "empty": (lambda file, path: file.create_dataset("theta", data=h5py.Empty("f8")), "is empty"),

@@ -54,6 +54,10 @@ CUT = {
     "Weibull": (1.0, 2.0),
     "HalfNormal": (0.3, torch.inf),
     "LogUniform": (0.1, 1.0),
+    # Of these torch knows no quantiles.
+    "Gamma": (0.5, 2.0),
+    "Chi2": (3.0, torch.inf),
+    "InverseGamma": (-1.0, 1.0),
 }
 FAMILIES = {name: family(name) for name in PARAMETERS}
 FAMILIES |= {f"cut {name}": Truncated(family(name), *ends) for name, ends in CUT.items()}
@@ -163,7 +167,9 @@ def test_the_background_of_a_plot_is_the_density():
     ("make", "message"),
     [
         (lambda: LogUniform(torch.tensor(0.0), torch.tensor(1.0)), "0 < low < high"),
-        (lambda: Truncated(family("Gamma"), 1.0), "a Gamma cannot be cut"),
+        (lambda: Truncated(family("StudentT"), 1.0), "a StudentT cannot be cut"),
+        (lambda: Truncated(family("Beta"), 0.5), "Choose another family"),
+        (lambda: Truncated(family("Gamma"), 9.0), "less than 0.001 of the Gamma"),
         (lambda: Truncated(family("Normal"), 8.0), "less than 1e-06 of the Normal"),
         (lambda: Truncated(family("Exponential"), -2.0, -1.0), "no Exponential lies between"),
     ],

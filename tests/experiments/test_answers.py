@@ -82,6 +82,59 @@ def test_from_simulations_to_an_answer(place):
     assert all(word in page for word in ("mass", "spin", "truth", "prior", "50 %"))
 
 
+def test_a_report_shows_the_posterior_beside_the_verdict(place):
+    pytest.importorskip("pandas")
+    np.save(place / "far<i>.npy", X + 1000)  # noqa: TID251
+    told = ok(place, "report", "run", "--observation", "far<i>.npy", "-o", "far.html")
+    assert told.startswith("Verdict: ")
+    page = (place / "far.html").read_text()
+    section = page[page.index('<section id="observed"') :]
+    section = section[: section.index("</section>")]
+    assert "What does it say about far&lt;i&gt;.npy?" in section
+    for text in ("<svg", "the observation is unlike the simulations", "test pairs", ">95 %</th>"):
+        assert text in section
+    assert all(f'<th scope="row" class="name">{name}</th>' in section for name in ("mass", "spin"))
+    assert "prudent report run --observation FILE" in page
+    ok(place, "report", "run", "-o", "plain.html")
+    assert 'id="observed"' not in (place / "plain.html").read_text()
+
+
+def test_a_report_of_any_posterior(tmp_path):
+    """Names of a user are text, not tags; without a verdict the page says so."""
+    pytest.importorskip("pandas")
+    prior = problems.box([0.0, 0.0], [1.0, 1.0])
+    estimator = prudent.adapt(
+        prior=prior, sample=lambda n, x: torch.rand(n, len(x), 2), names=["<script>", "b&b"]
+    )
+    theta = prior.sample((200,))
+    diagnosis = prudent.diagnose(estimator, theta, theta, progress=False)
+    results = prudent.experiments.results_of({"mine": diagnosis})
+    for verdict in (diagnosis.verdict, None):
+        answer = prudent.experiments.Answer(estimator(theta[0]), verdict, theta[:1])
+        prudent.reports.write_report(results, tmp_path / "a.html", answer=answer)
+        page = (tmp_path / "a.html").read_text()
+        assert "What does it say about my observation?" in page
+        assert ("not measured" in page) is (verdict is None)
+        assert '<th scope="row" class="name">&lt;script&gt;</th>' in page
+        assert "&lt;script&gt;" in page[page.index("<svg") : page.index("</svg>")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--row", "1"], "`--row` needs --observation"),
+        (["--run", "x"], "add --figures DIRECTORY or --observation FILE"),
+        (["--observation", "none.npy"], "no file none.npy"),
+        (["--observation", "several.npy"], "holds 3 observations; choose one with --row"),
+        (["--observation", "two.npz"], "Say which with --x NAME"),
+    ],
+)
+def test_reports_refuse_what_is_not_one_observation(arguments, message, place):
+    pytest.importorskip("pandas")
+    assert message in refused("report", "run", *arguments, "-o", "never.html", cwd=place)
+    assert not (place / "never.html").exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -79,6 +79,7 @@ def test_joint_families_can_be_written(tmp_path):
     assert set(JOINT) == {"Dirichlet", "MultivariateNormal"}
 
 
+NORMAL = 'family = "MultivariateNormal"\nloc = [0, 0]\n'
 HEAD = '[[parameter]]\nfamily = "Normal"\nloc = 0\nscale = 1\n'
 
 
@@ -125,8 +126,8 @@ HEAD = '[[parameter]]\nfamily = "Normal"\nloc = 0\nscale = 1\n'
         (HEAD + "low = 2\nhigh = 1", [":5:1: parameter[0].low: no Normal lies between 2 and 1"]),
         (HEAD + "high = -9", ["parameter[0].high: less than 1e-06"]),
         (
-            '[[parameter]]\nfamily = "Gamma"\nconcentration = 1\nrate = 1\nlow = 1',
-            [":5:1: parameter[0].low: a Gamma cannot be cut"],
+            '[[parameter]]\nfamily = "Beta"\nconcentration0 = 1\nconcentration1 = 1\nlow = 0.1',
+            [":5:1: parameter[0].low: a Beta cannot be cut"],
         ),
         (
             '[[parameter]]\nfamily = "LogUniform"\nlow = 0\nhigh = 1',
@@ -143,8 +144,19 @@ HEAD = '[[parameter]]\nfamily = "Normal"\nloc = 0\nscale = 1\n'
         ),
         (
             'family = "MultivariateNormal"\nloc = [0, 0]\ncovariance_matrix = [[1, 2], [2, 1]]',
-            [":1:1: family: not a prior", "PositiveDefinite"],
+            [":3:1: covariance_matrix: no parameters vary like this"],
         ),
+        (NORMAL + "std = [1, -2]\ncorrelation = [[1, 0], [0, 1]]", [":3:1: std: expected numb"]),
+        (NORMAL + "std = [1, 2]\ncorrelation = [[2, 0], [0, 1]]", ["correlation: expected 1 on"]),
+        (
+            NORMAL + "std = [1, 2]\ncorrelation = [[1, 0], [0.5, 1]]",
+            [":4:1: correlation: expecte"],
+        ),
+        (
+            NORMAL + "covariance_matrix = [[1]]",
+            [":3:1: covariance_matrix: got shape (1, 1) for 2"],
+        ),
+        (NORMAL + "scale_tril = [[1, 0], [0, 1]]\nlow = [0, 0]", [":4:1: low: a Multivariate"]),
         (
             'family = "MultivariateNormal"\nloc = [0]\ncovariance = [[1]]',
             [":3:1: covariance: unknown key `covariance`. Did you mean `covariance_matrix`"],

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import zuko
 
 import prudent
 from elsewhere import DEVICE, elsewhere, is_elsewhere
@@ -9,6 +10,7 @@ from prudent.coverage import CoveragePenalty
 from prudent.errors import DataError, InputError
 from prudent.problems import box
 from prudent.recalibration import conformalize, recalibrate
+from prudent.recalibration.temperature import Powered
 
 PRIOR = box([0.0, 0.0], [1.0, 1.0])
 QUICK = {"epochs": 1, "batch_size": 32, "progress": False, "hidden": [16]}
@@ -110,6 +112,59 @@ def test_mixed_places_are_one_clear_error():
             estimator(x.to(device))
         with pytest.raises(DataError, match=r"`theta` is on meta, the estimator on cpu"):
             estimator(x).log_prob(theta.to(device))
+
+
+@pytest.mark.parametrize("options", [{}, {"pool": "log"}, {"ensemble": "folds"}])
+def test_ensembles_are_where_their_members_are(options):
+    theta, x = pairs(3, 1)
+    settings = {**QUICK, "method": "npe", "members": 2, **options}
+    with elsewhere() as device:
+        estimator = prudent.fit(*pairs(128, 0), PRIOR, device=device, **settings)
+        assert {one.device for one in estimator.parameters()} == {DEVICE}
+        posterior = estimator(x)
+        assert posterior.log_prob(theta).device == posterior.sample(5, seed=0).device == DEVICE
+        with pytest.raises(DataError, match="`x` is on meta, the estimator on cpu"):
+            estimator.to("cpu")(x.to(device))
+
+
+def test_members_of_two_places_are_refused():
+    with elsewhere() as device:
+        members = [
+            prudent.fit(*pairs(64, 1), PRIOR, method="npe", device=place, **QUICK)
+            for place in ("cpu", device)
+        ]
+        with pytest.raises(InputError, match="expected members on one device, got cpu and meta"):
+            prudent.estimators.Ensemble(members)
+
+
+def small_flow():
+    torch.manual_seed(0)
+    return zuko.flows.MAF(2, 2, transforms=2, hidden_features=(8,))
+
+
+def test_adapted_models_stay_where_they_are():
+    theta, x = pairs(3, 1)
+    with elsewhere() as device:
+        adapted = prudent.adapt(small_flow(), PRIOR).to(device)
+        here = prudent.adapt(small_flow(), PRIOR)
+        posterior = adapted(x)
+        assert posterior.log_prob(theta).device == posterior.sample(5, seed=0).device == DEVICE
+        found = posterior.unnormalized().log_prob(theta).cpu()
+        torch.testing.assert_close(found, here(x).unnormalized().log_prob(theta))
+        powered = Powered(adapted, 2.0)(x)
+        assert powered.log_prob(theta).device == DEVICE
+        value = CoveragePenalty("model")(adapted.train()(x.to(device)), theta.to(device))
+        assert value.device == DEVICE
+        for given, name in ((lambda: here(x.to(device)), "x"), (lambda: wrong(here), "theta")):
+            with pytest.raises(DataError, match=f"`{name}` is on meta, the estimator on cpu"):
+                given()
+        with pytest.raises(InputError, match="networks of zuko are on cpu and meta; move all"):
+            prudent.adapt(small_flow(), PRIOR, embedding=torch.nn.Linear(2, 2).to(device))
+
+
+def wrong(estimator):
+    theta, x = pairs(3, 1)
+    return estimator(x).log_prob(theta.to(DEVICE))
 
 
 def test_a_device_that_is_not_there_is_named():

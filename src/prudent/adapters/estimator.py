@@ -11,19 +11,34 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor, nn
 
-from prudent._arrays import as_shape, as_tensor, finite_rows
+from prudent._arrays import as_shape, as_tensor, finite_rows, placed
 from prudent._randomness import seeded
 from prudent.adapters.model import Model
 from prudent.contracts import Prior, Shape
-from prudent.errors import DataError, InputError
+from prudent.errors import DataError, InputError, PrudentError, one_line
+from prudent.estimators import _description
 from prudent.estimators._support import leaks
-from prudent.estimators.npe import CutPosterior
+from prudent.estimators.npe import TOLERANCE, CutPosterior
 from prudent.estimators.nre import RatioPosterior
-from prudent.estimators.priors import check_prior, dtype_of, log_prior
+from prudent.estimators.priors import check_prior, dtype_of, log_prior, of_any_shape
 from prudent.estimators.summaries import check_names
 
 # Draws by which the mass inside the prior's support is found, of models that draw slowly.
 NUM_SLOW = 256
+
+
+def _called(model: Model, name: str, first: Any, features: Tensor) -> Any:
+    """What a function of a model returns; what it raises is told with what it was called with."""
+    try:
+        return getattr(model, name)(first, features)
+    except (PrudentError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # code of others raises anything
+        given = f"theta {tuple(first.shape)}" if isinstance(first, Tensor) else f"{first} draws"
+        raise InputError(
+            f"`{name}` of {model.name} failed for {given} and x {tuple(features.shape)}: "
+            f"{one_line(error)}. Does it take these shapes, and is the prior that of the model?"
+        ) from error
 
 
 class _Foreign:
@@ -37,7 +52,7 @@ class _Foreign:
         number, dim, model = len(self.features), self.estimator.dim, self.estimator.model
         whole = theta.expand(torch.broadcast_shapes(theta.shape, (number, dim)))
         rows = whole.reshape(-1, number, dim).to(self.estimator.like)
-        found = as_tensor(name, getattr(model, name)(rows, self.features), theta.dtype)
+        found = as_tensor(name, _called(model, name, rows, self.features), theta.dtype)
         if found.shape != rows.shape[:-1]:
             raise InputError(
                 f"expected `{name}` to map theta of shape {tuple(rows.shape)} to "
@@ -49,8 +64,8 @@ class _Foreign:
     def _sampled(self, shape: tuple[int, ...]) -> Tensor:
         """Draws ``(*shape, N, D)`` of the model."""
         number, model = torch.Size(shape).numel(), self.estimator.model
-        assert model.sample is not None
-        found = as_tensor("draws", model.sample(number, self.features), self.estimator.dtype)
+        found = _called(model, "sample", number, self.features)
+        found = as_tensor("draws", found, self.estimator.dtype)
         expected = (number, len(self.features), self.estimator.dim)
         if found.shape != expected:
             raise InputError(
@@ -182,6 +197,7 @@ class Adapted:
 
     Attributes:
         normalized: Whether its densities are normalized by construction.
+        tolerance: The relative error of the mass inside the prior's support, where it is cut.
         info: The names of the parameters and the verdict of the last diagnosis.
     """
 
@@ -192,11 +208,18 @@ class Adapted:
         x_shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        self.model, self.prior, self.x_shape = model, prior, x_shape and tuple(x_shape)
+        places = {str(weight.device) for weight in model.parameters()}
+        if len(places) > 1:
+            raise InputError(
+                f"the networks of {model.name} are on {' and '.join(sorted(places))}; move all of "
+                "them to one device."
+            )
         self.dim, self.dtype = check_prior(prior), dtype_of(prior)
+        self.model, self.prior = model, of_any_shape(prior, self.dim)
+        self.x_shape = x_shape and tuple(x_shape)
         self.normalized = model.sample is not None and model.log_ratio is None
         self.leaks = not model.inside and leaks(prior, self.dim, bounded=False)
-        self.info: dict[str, Any] = {}
+        self.tolerance, self.info = TOLERANCE, dict[str, Any]()
         if names is not None:
             self.info["parameter_names"] = check_names(names, self.dim)
         self._posterior = self._kind()
@@ -232,6 +255,12 @@ class Adapted:
         """Put the networks into evaluation mode, as they are after :func:`prudent.adapt`."""
         return self.train(mode=False)
 
+    def to(self, device: str | torch.device) -> Self:
+        """Move the networks to a device; they stay those of the model."""
+        for network in self.model.networks:
+            network.to(device)
+        return self
+
     def parameters(self) -> list[nn.Parameter]:
         """The weights of the model."""
         return self.model.parameters()
@@ -239,7 +268,7 @@ class Adapted:
     def observations(self, x: Any) -> Tensor:
         """Observations ``(N, *x_shape)`` as a tensor, or a single one as ``(1, *x_shape)``."""
         like = self.like
-        found = as_tensor("x", x, like.dtype).to(like.device)
+        found = placed("x", as_tensor("x", x, like.dtype), like.device)
         single = found.ndim == 1 if self.x_shape is None else tuple(found.shape) == self.x_shape
         found = found.unsqueeze(0) if single else found
         if self.x_shape is not None and tuple(found.shape[1:]) != self.x_shape:
@@ -268,6 +297,23 @@ class Adapted:
         if self._posterior is AdaptedRatio:
             return "an unnormalized density: everything, with draws by importance or a chain"
         return "a density and draws: everything"
+
+    def summary(self) -> str:
+        """What the model is, what it can do, and the verdict about it, for reading."""
+        return _description.text(self, self._rows())
+
+    def _repr_html_(self) -> str:
+        return _description.page(self, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        weights = sum(weight.numel() for weight in self.parameters())
+        return [
+            *_description.known(self),
+            ("model", self.model.name),
+            ("abilities", self.abilities),
+            ("networks", f"{len(self.model.networks)} with {weights:,} weights in all"),
+            ("device", str(self.like.device)),
+        ]
 
     def __repr__(self) -> str:
         return f"<Adapted {self.model.name}, {self.dim} parameters, {self.abilities}>"

@@ -11,6 +11,9 @@ from prudent.adapters.model import Model
 from prudent.contracts import Prior
 from prudent.errors import InputError
 
+# The relative error of the mass of a member inside the prior's support: that of its weight.
+TOLERANCE = 0.05
+
 
 class _Members:
     """The posteriors of all members for the observations of a batch.
@@ -21,6 +24,8 @@ class _Members:
 
     def __init__(self, models: Sequence[Model], prior: Prior) -> None:
         self.estimators = [Adapted(model, prior) for model in models]
+        for one in self.estimators:
+            one.tolerance = TOLERANCE
         self.x_shape = models[0].x_shape
 
     def embed(self, x: Tensor) -> Tensor:

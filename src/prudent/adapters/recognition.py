@@ -103,7 +103,7 @@ def adapt(
         functions = {name: f if _takes_two(f) else None for name, f in methods.items()}
     found = found or _functions(**functions, normalized=normalized)
     if found is None:
-        raise InputError(f"expected {EXPECTED}; got {_described(model)}.")
+        raise InputError(f"{_refusal(model)} Expected {EXPECTED}.")
     prior = found.prior if prior is None else prior
     if prior is None:
         raise InputError(f"{found.name} has no prior; pass it: prudent.adapt(model, prior).")
@@ -157,6 +157,16 @@ def _takes_two(function: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _refusal(model: Any) -> str:
+    """What is wrong with something that is no model, in a sentence."""
+    if inspect.isroutine(model):
+        return "got a function; say which it is: prudent.adapt(prior=prior, log_prob=function)."
+    if inspect.isclass(model):
+        return f"got the class {model.__name__}; pass an object of it, trained."
+    lacks = "no" if model is None else "which has no"
+    return f"got {_described(model)}, {lacks} `log_prob(theta, x)` and no `sample(n, x)`."
 
 
 def _described(model: Any) -> str:

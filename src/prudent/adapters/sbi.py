@@ -14,6 +14,7 @@ from prudent.adapters.model import Model, rows_for
 from prudent.contracts import Normalizable
 from prudent.coverage import CoveragePenalty, Nominal
 from prudent.errors import InputError
+from prudent.estimators.priors import check_prior, of_any_shape
 
 NO_FLOW = "Its density takes an integration for each point; train a flow by NPE to have one."
 
@@ -206,7 +207,7 @@ class CalNRE(Penalized, NRE):  # type: ignore[misc]
     """
 
     def _proposal(self) -> Any:
-        return Nominal(self._prior)
+        return Nominal(of_any_shape(self._prior, check_prior(self._prior)))
 
     def _model(self) -> Model:
         return ratio_of(self._neural_net)

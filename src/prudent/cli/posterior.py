@@ -24,7 +24,7 @@ def _observed(command: Callable[..., None]) -> Callable[..., None]:
             "--observation",
             required=True,
             type=click.Path(),
-            help="File with the observation: .npy .npz .csv .h5 .safetensors.",
+            help="File with the observation: .npy .npz .csv .txt .h5 .nc .safetensors.",
         ),
         click.argument("run", type=click.Path(exists=True)),
     ):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from prudent._extras import require
-from prudent.cli.options import EXIT_CODES, debug, output
+from prudent.cli.options import EXIT_CODES, debug, output, quiet
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import InputError
 
@@ -36,7 +36,13 @@ def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete:
 )
 @click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
 @click.option("--run", help="The run of figures of one run: its name or how its identity begins.")
+@click.option(
+    "--observation", type=click.Path(), help="File with an observation; shows its posterior."
+)
+@click.option("--x", help="Name of the array in that file; default: guessed.")
+@click.option("--row", type=int, help="Which one, from 0, if that file holds several.")
 @click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
+@quiet
 @debug
 def report(
     runs: str,
@@ -45,6 +51,9 @@ def report(
     formats: str,
     dpi: int,
     run: str | None,
+    observation: str | None,
+    x: str | None,
+    row: int | None,
     show_it: bool,
 ) -> None:
     """Write one HTML page about all runs in the directory RUNS.
@@ -58,12 +67,18 @@ def report(
       prudent report runs/first -o first.html --open
       prudent report runs/smoke --figures figures --format png,svg
       prudent report runs/smoke --figures figures --run 3fa9
+      prudent report runs/first --observation x.npy -o first.html
     """
     endings = _endings(formats)
     if not 10 <= dpi <= 2400:
         raise InputError(f"`--dpi` is {dpi}; expected 10 to 2400.")
-    if run is not None and figures is None:
-        raise InputError("`--run` chooses the run of figures; add --figures DIRECTORY.")
+    if run is not None and figures is None and observation is None:
+        raise InputError(
+            "`--run` chooses the run of figures or of an observation; add --figures DIRECTORY or "
+            "--observation FILE."
+        )
+    if observation is None and (x is not None or row is not None):
+        raise InputError(f"`--{'x' if x is not None else 'row'}` needs --observation.")
     _check_page(Path(output))
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
@@ -73,11 +88,14 @@ def report(
 
     results = load_results(runs)
     chosen = None if run is None else _identity(results, run)
+    found = None if observation is None else _answer(results, chosen, observation, x=x, row=row)
     from prudent.reports.html import write_report
 
     _make(Path(output).parent)
-    write_report(results, output, directory=runs)
+    write_report(results, output, directory=runs, answer=found)
     done = int((results.runs["state"] == "done").sum())
+    if found is not None:
+        show(f"{found}\n")
     show(f"Report: {output} ({done:,} of {len(results.runs):,} runs finished)")
     if figures is not None:
         _write_figures(results, Path(figures), endings, dpi, chosen)
@@ -116,6 +134,24 @@ def _identity(results: Any, run: str) -> str:
             f"`--run` {run} is {len(found)} finished runs; expected one, such as {some}"
         )
     return str(found[0])
+
+
+def _answer(results: Any, run: str | None, observation: str, **options: Any) -> Any:
+    """The answer to an observation of the chosen run, or of the only one that is finished."""
+    done = results.runs[results.runs["state"] == "done"]
+    chosen = done if run is None else done[done["run"] == run]
+    if len(chosen) != 1:
+        some = " ".join(done["run"].astype(str)[:5])
+        raise InputError(
+            f"{len(done):,} runs are finished, and an observation is shown by one; choose it with "
+            f"--run, such as {some}"
+            if len(done)
+            else "no run is finished yet."
+        )
+    say("loading torch ...")
+    from prudent.experiments.answers import answer
+
+    return answer(Path(chosen["path"].iloc[0]), observation, **options)
 
 
 def _write_figures(

@@ -36,6 +36,9 @@ ZARR_CODECS = {
     *("zlib", "bz2", "lzma", "lz4", "shuffle", "delta", "crc32", "adler32", "fletcher32"),
 }
 
+#: Tables of numbers in plain text.
+TABLES = (".csv", ".txt", ".dat")
+
 # The arrays of a file by name, each opened when it is called; the name of a whole table is empty.
 Arrays = dict[str, Callable[[], Any]]
 
@@ -56,10 +59,10 @@ def opened(path: Path) -> Iterator[Arrays]:
         raise
     except OSError as error:
         reason = error.strerror or one_line(error)
-        raise StoreError(f"{path} cannot be read: {reason}.") from error
+        raise DataError(f"{path} cannot be read: {reason}.") from error
     except Exception as error:  # the libraries raise many kinds for a damaged file
         reason = one_line(error).rstrip(".")
-        raise StoreError(f"{path} is damaged or not {suffix}: {reason}.") from error
+        raise DataError(f"{path} is damaged or not {suffix}: {reason}.") from error
 
 
 def kind(path: Path) -> str:
@@ -85,6 +88,11 @@ class _Refused(Exception):
 
 def _check(path: Path, dtype: Any, declared: int, stored: int) -> None:
     """Refuse what is no number, and more bytes than those in the file justify."""
+    if dtype.names:
+        raise _Refused(
+            f"is a table of columns {' '.join(dtype.names)}; save each as an array of its own, or "
+            "all of them as .csv."
+        )
     if dtype.hasobject or dtype.kind not in "fiub":
         raise _Refused(f"holds {dtype}; expected real numbers.")
     if path.is_file():
@@ -113,21 +121,20 @@ def _npy(path: Path) -> Iterator[Arrays]:
 
 
 @contextlib.contextmanager
-def _csv(path: Path) -> Iterator[Arrays]:
-    """A table of numbers between commas, and below a line of names its columns.
+def _table(path: Path) -> Iterator[Arrays]:
+    """A table of numbers between commas, semicolons, tabs or spaces, and its columns by name.
 
-    Columns that are numbered, such as ``x_1`` and ``x_2``, are an array ``x`` as well.
+    The names stand in the first line, which may begin with ``#``. Columns that are numbered, such
+    as ``x_1`` and ``x_2``, are an array ``x`` as well. A first column without a name is the index
+    that pandas and R write, and is left out.
     """
     lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
-    names: list[str] = []
-    try:
-        if lines:
-            np.loadtxt(lines[:1], delimiter=",")
-    except ValueError:
-        names = [name.strip().strip("\"'") for name in lines.pop(0).split(",")]
+    separator = next((one for one in ";,\t" if lines and one in lines[-1]), None)
+    names = _column_names(lines, separator)
     if len(set(names)) < len(names):
         raise DataError(f"{path} has two columns of one name; give each its own.")
-    table = cache(partial(_numbers, lines, len(names)))
+    table = cache(partial(_numbers, lines, names, separator))
+    names = names[1:] if names and not names[0] else names
     numbered = [re.fullmatch(r"(.*[^\d_\[])[_\[]?\d+\]?", name) for name in names]
     groups: dict[str, list[int]] = {}
     for place, found in enumerate(numbered):
@@ -135,38 +142,79 @@ def _csv(path: Path) -> Iterator[Arrays]:
             groups.setdefault(found[1], []).append(place)
     columns: dict[str, Any] = {**groups, **{name: place for place, name in enumerate(names)}}
     yield {
-        "": table,
         **{name: partial(_columns, table, places) for name, places in columns.items()},
+        "": table,
     }
+
+
+def _column_names(lines: list[str], separator: str | None) -> list[str]:
+    """The names of the columns, taken out of the lines with all comments before the numbers."""
+    comments = []
+    while lines and lines[0].lstrip().startswith("#"):
+        comments.append(lines.pop(0).lstrip("# \t"))
+    first = _cells(lines[0], separator) if lines else []
+    # The columns of a frame of pandas that nobody named are numbers, beside an index.
+    if first and first == ["", *map(str, range(len(first) - 1))]:
+        return _cells(lines.pop(0), separator)
+    try:
+        _parsed(lines[:1], separator)
+    except ValueError:
+        return _cells(lines.pop(0), separator)
+    # A comment names the columns if it has a word for each of them.
+    named = _cells(comments[-1], separator) if comments else []
+    return named if len(named) == len(first) else []
+
+
+def _cells(line: str, separator: str | None) -> list[str]:
+    return [cell.strip().strip("\"'") for cell in line.split(separator)]
 
 
 def _columns(table: Callable[[], NDArray[np.float64]], places: Any) -> NDArray[np.float64]:
     return table()[:, places]
 
 
-def _numbers(lines: list[str], num_names: int) -> NDArray[np.float64]:
+def _numbers(lines: list[str], names: list[str], separator: str | None) -> NDArray[np.float64]:
     if not lines:
         raise _Refused("holds no numbers.")
     try:
-        found = np.loadtxt(lines, delimiter=",", ndmin=2)
+        width = len(_cells(lines[0], separator))
+        indexed = bool(names) and not names[0]
+        found = _parsed(lines, separator, range(1, width) if indexed else None)
     except ValueError as error:
         raise _Refused(f"is no table of numbers: {one_line(error)}") from error
-    if num_names and found.shape[1] != num_names:
-        raise _Refused(f"has {found.shape[1]} columns below {num_names} names.")
+    if names and found.shape[1] != len(names) - indexed:
+        raise _Refused(f"has {found.shape[1]} columns below {len(names) - indexed} names.")
+    return found
+
+
+def _parsed(lines: list[str], separator: str | None, columns: Any = None) -> NDArray[np.float64]:
+    """The numbers of a table; an empty cell is NaN, and Fortran's ``1.0D+00`` is a number."""
+    if not lines:
+        return np.empty((0, 0))
+    read = partial(np.loadtxt, delimiter=separator, ndmin=2, quotechar='"', usecols=columns)
+    try:
+        found: NDArray[np.float64] = read(lines)
+    except ValueError:
+        plain = [re.sub(r"(?<=[\d.])[dD](?=[-+]?\d)", "e", line) for line in lines]
+        if separator is not None:
+            rows = (line.split(separator) for line in plain)
+            plain = [separator.join(cell.strip() or "nan" for cell in row) for row in rows]
+        found = read(plain)
     return found
 
 
 @contextlib.contextmanager
 def _folder(path: Path) -> Iterator[Arrays]:
-    """The ``.npy`` and ``.csv`` files of a directory, each of which is an array."""
-    files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in (".npy", ".csv")]
+    """The ``.npy`` and text files of a directory, each of which is an array."""
+    known = (".npy", *TABLES)
+    files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in known]
     if not files:
         raise StoreError(
-            f"{path} is not a store of simulations, and holds no .npy or .csv files either. Make "
-            f"a store with: prudent simulate PROBLEM -n N -o {path}"
+            f"{path} is not a store of simulations, and holds no {' '.join(known)} files either. "
+            f"Make a store with: prudent simulate PROBLEM -n N -o {path}"
         )
     if len({one.stem for one in files}) < len(files):
-        raise DataError(f"{path} holds a .npy and a .csv file of one name; move one away.")
+        raise DataError(f"{path} holds two arrays of one name; move one of the files away.")
     yield {one.stem: partial(_lone, one) for one in files}
 
 
@@ -212,6 +260,10 @@ def _tensor(file: Any, name: str) -> Any:
 @contextlib.contextmanager
 def _hdf5(path: Path) -> Iterator[Arrays]:
     h5py = require("h5py", "hdf5", "HDF5 files")
+    if not h5py.is_hdf5(path):
+        raise DataError(
+            f"{path} is no HDF5 file; netCDF files must be of version 4: nccopy -k nc4 OLD NEW."
+        )
     with h5py.File(path, "r") as file:
         links = file.id.links
         linked = [n for n in file if links.get_info(n.encode()).type != h5py.h5l.TYPE_HARD]
@@ -309,12 +361,13 @@ def _codecs(metadata: Any) -> set[str]:
 FORMATS: dict[str, Callable[[Path], AbstractContextManager[Arrays]]] = {
     ".npz": _npz,
     ".npy": _npy,
-    ".csv": _csv,
+    **dict.fromkeys(TABLES, _table),
     ".safetensors": _safetensors,
     ".h5": _hdf5,
     ".hdf5": _hdf5,
+    ".nc": _hdf5,
     ".zarr": _zarr,
     "directory": _folder,
 }
 # What can be read by rows, and need not fit into memory.
-BY_ROWS = {".safetensors", ".h5", ".hdf5", ".zarr"}
+BY_ROWS = {".safetensors", ".h5", ".hdf5", ".nc", ".zarr"}

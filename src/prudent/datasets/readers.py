@@ -52,8 +52,9 @@ def read(
     """Pairs from a file or from a store of simulations.
 
     Args:
-        source: A ``.npz``, ``.safetensors``, ``.h5``, ``.hdf5`` or ``.csv`` file, a Zarr group, a
-            directory with ``.npy`` or ``.csv`` files, or a store or its directory.
+        source: A ``.npz``, ``.safetensors``, ``.h5``, ``.hdf5``, ``.nc`` (netCDF 4), ``.csv``,
+            ``.txt`` or ``.dat`` file, a Zarr group, a directory with ``.npy`` or text files, or a
+            store or its directory.
         theta: The name of the parameters in a file, or several names between commas, which are
             put side by side; guessed if it is plain.
         x: The name or names of the observations in a file; guessed if it is plain.
@@ -201,6 +202,10 @@ def _choose(
     if len(lacking) == 1 and len(left) == 1:
         found[lacking[0]] = left
     elif lacking:
+        if [*arrays] == [""]:
+            raise DataError(
+                f"{path} has no line of names above its numbers; add one, such as theta_1,x_1,x_2."
+            )
         role = lacking[0]
         wrong = f"no `{role}`" if not _usual(arrays, role) else f"several could be `{role}`"
         raise DataError(
@@ -246,7 +251,8 @@ def read_array(
     """One array of a file, such as an observation.
 
     Args:
-        source: A ``.npy``, ``.csv``, ``.npz``, ``.h5`` or ``.safetensors`` file, or a Zarr group.
+        source: A ``.npy``, ``.npz``, ``.h5``, ``.nc``, ``.safetensors``, ``.csv``, ``.txt`` or
+            ``.dat`` file, or a Zarr group.
         role: The role that the array plays, ``x`` or ``theta``, by whose usual names it is found.
         name: The name of the array, or several between commas; not needed if there is only one.
     """

@@ -1,9 +1,10 @@
 """An estimator in words: what it is, what it was trained on, and what is known of its honesty."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from prudent.estimators.families import RowPrior
 from prudent.estimators.priors import to_spec
 
 NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
@@ -18,16 +19,25 @@ def verdict_of(estimator: Any) -> str:
     return known or NOT_MEASURED
 
 
-def rows(estimator: Any) -> list[tuple[str, str]]:
-    """Names and values for readers."""
-    info, members = estimator.info, getattr(estimator, "members", [estimator])
-    names = info.get("parameter_names") or [f"theta_{i + 1}" for i in range(estimator.dim)]
-    weights = sum(parameter.numel() for parameter in estimator.parameters())
-    found = [
+def known(estimator: Any) -> list[tuple[str, str]]:
+    """What every estimator can say, as names and values for readers."""
+    names = estimator.info.get("parameter_names")
+    names = names or [f"theta_{i + 1}" for i in range(estimator.dim)]
+    shape = estimator.x_shape
+    return [
         ("verdict", verdict_of(estimator)),
         ("parameters", ", ".join(map(str, names))),
-        ("x", str(tuple(estimator.x_shape))),
+        ("x", "of any shape" if shape is None else str(tuple(shape))),
         ("prior", prior_name(estimator.prior)),
+    ]
+
+
+def rows(estimator: Any) -> list[tuple[str, str]]:
+    """Names and values of an estimator of ours, for readers."""
+    info, members = estimator.info, getattr(estimator, "members", [estimator])
+    weights = sum(parameter.numel() for parameter in estimator.parameters())
+    found = [
+        *known(estimator),
         ("method", str(info.get("method", "not trained"))),
         ("networks", f"{len(members)} with {weights:,} weights in all"),
         ("device", str(next(estimator.parameters()).device)),
@@ -44,7 +54,8 @@ def rows(estimator: Any) -> list[tuple[str, str]]:
 
 def prior_name(prior: Any) -> str:
     """The families of a prior, such as ``Uniform, LogUniform``."""
-    return _families(to_spec(prior)) or type(prior).__name__
+    own = prior.prior if isinstance(prior, RowPrior) else prior
+    return _families(to_spec(own)) or type(own).__name__
 
 
 def _families(spec: Mapping[str, Any] | None) -> str:
@@ -57,17 +68,17 @@ def _families(spec: Mapping[str, Any] | None) -> str:
     return _families(spec["base"]) if spec["class"] == "Independent" else str(spec["class"])
 
 
-def text(estimator: Any) -> str:
+def text(estimator: Any, described: Sequence[tuple[str, str]]) -> str:
     """The description for a terminal."""
-    lines = [f"  {name:<14}{value}" for name, value in rows(estimator)]
+    lines = [f"  {name:<14}{value}" for name, value in described]
     return "\n".join([type(estimator).__name__, *lines])
 
 
-def page(estimator: Any) -> str:
+def page(estimator: Any, described: Sequence[tuple[str, str]]) -> str:
     """The description for a notebook."""
     cells = (
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
         f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-        for name, value in rows(estimator)
+        for name, value in described
     )
     return f"<p><strong>{type(estimator).__name__}</strong></p><table>{''.join(cells)}</table>"

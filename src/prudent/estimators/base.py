@@ -26,7 +26,7 @@ from prudent.estimators._standardize import Standardize
 from prudent.estimators._support import Support
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.novelty import Novelty, Observed
-from prudent.estimators.priors import dtype_of, to_spec
+from prudent.estimators.priors import dtype_of, of_any_shape, to_spec
 from prudent.estimators.summaries import Summaries
 from prudent.history import History
 
@@ -81,10 +81,10 @@ class Saved(nn.Module):
 
     def summary(self) -> str:
         """What the estimator is, what it was trained on, and the verdict about it, for reading."""
-        return _description.text(self)
+        return _description.text(self, _description.rows(self))
 
     def _repr_html_(self) -> str:
-        return _description.page(self)
+        return _description.page(self, _description.rows(self))
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor ``(N, *x_shape)``."""
@@ -147,7 +147,7 @@ class NeuralEstimator(Saved):
         linear: bool = True,
     ) -> None:
         super().__init__()
-        self.prior, self.dim, self.x_shape = prior, dim, tuple(x_shape)
+        self.prior, self.dim, self.x_shape = of_any_shape(prior, dim), dim, tuple(x_shape)
         widths: Any = self.default_hidden if hidden is None else hidden
         if isinstance(widths, str) or not isinstance(widths, Iterable):
             raise InputError(

@@ -354,6 +354,12 @@ class Ensemble(Saved):
                 f"expected members of one kind and shape, got {sorted(shapes)}: (kind, number of "
                 "parameters, shape of x)."
             )
+        places = {str(weight.device) for member in members for weight in member.parameters()}
+        if len(places) > 1:
+            raise InputError(
+                f"expected members on one device, got {' and '.join(sorted(places))}; move them: "
+                "member.to(device)."
+            )
         self.members = nn.ModuleList(members)
         self.training = any(member.training for member in members)
         self.pool = pool

@@ -1,4 +1,4 @@
-r"""Distributions of one parameter that priors need and torch does not have, and their product."""
+r"""Distributions that priors need and torch does not have."""
 
 import math
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from prudent.errors import InputError
 
 #: The least mass of a family that may be left between bounds: less cannot be drawn accurately.
 LEAST_MASS = 1e-6
+#: The same where the family is drawn until enough of it lies between the bounds.
+LEAST_REJECTED = 1e-3
 NO_CONSTRAINTS: dict[str, Any] = {}
 
 
@@ -68,8 +70,10 @@ class LogUniform(Distribution):
 class Truncated(Distribution):
     """One number of a family between bounds, of which one may be infinite.
 
+    Where torch does not know the quantiles of the family, it is drawn until enough lie inside.
+
     Args:
-        base: The distribution of one number, with ``cdf`` and ``icdf``.
+        base: The distribution of one number, with ``cdf``.
         low: The lower bound.
         high: The upper bound.
     """
@@ -86,18 +90,25 @@ class Truncated(Distribution):
         self._double = type(base)(
             **{name: getattr(base, name).double() for name in base.arg_constraints}
         )
+        name, least = type(base).__name__, LEAST_MASS
         try:
             self._below = self._mass(self.low) if self.low > first else 0.0
             self._inside = (self._mass(self.high) if self.high < last else 1.0) - self._below
-            self._middle = self._quantile(torch.tensor(0.5, dtype=torch.float64))
         except NotImplementedError as error:
             raise InputError(
-                f"a {type(base).__name__} cannot be cut: torch does not know its quantiles."
+                f"a {name} cannot be cut: torch does not know its cumulative distribution. Choose "
+                "another family."
             ) from error
-        if not self._inside > LEAST_MASS:
+        self._has_quantiles = True
+        try:
+            self._middle = self._quantile(torch.tensor(0.5, dtype=torch.float64))
+        except NotImplementedError:  # Gamma and its like, which begin at zero
+            self._has_quantiles, least = False, LEAST_REJECTED
+            self._middle = torch.tensor((self.low + min(self.high, self.low + 2.0)) / 2)
+        if not self._inside > least:
             raise InputError(
-                f"less than {LEAST_MASS:g} of the {type(base).__name__} lies between {low:g} and "
-                f"{high:g}; choose other bounds or another family."
+                f"less than {least:g} of the {name} lies between {low:g} and {high:g}; choose "
+                "other bounds or another family."
             )
         super().__init__(base.batch_shape, validate_args=False)
 
@@ -126,8 +137,20 @@ class Truncated(Distribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw ``(*sample_shape, *batch_shape)``."""
         shape = self._extended_shape(torch.Size(sample_shape))
-        draws = self._quantile(torch.rand(shape, dtype=torch.float64))
+        if self._has_quantiles:
+            draws = self._quantile(torch.rand(shape, dtype=torch.float64))
+        else:
+            draws = self._rejected(shape.numel()).reshape(shape)
         return draws.to(getattr(self.base, min(self.base.arg_constraints)).dtype)
+
+    def _rejected(self, number: int) -> Tensor:
+        """So many draws of the family that lie between the bounds."""
+        found = torch.empty(0, dtype=torch.float64)
+        while (left := number - len(found)) > 0:
+            draws = self._double.sample((min(2**20, int(1.1 * left / self._inside) + 16),))
+            draws = draws.flatten()
+            found = torch.cat((found, draws[(draws >= self.low) & (draws <= self.high)]))
+        return found[:number]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density."""
@@ -161,3 +184,34 @@ class Product(Distribution):
         columns = zip(self.factors, value.split(1, dim=-1), strict=True)
         parts = [log_density(Independent(f.expand((1,)), 1), column) for f, column in columns]
         return torch.stack(parts).sum(dim=0)
+
+
+class RowPrior(Distribution):
+    """A prior that takes and draws rows (N, D) alone, as sbi's ``MultipleIndependent`` does.
+
+    Args:
+        prior: The prior.
+        dim: Its number of parameters.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
+
+    def __init__(self, prior: Any, dim: int) -> None:
+        self.prior = prior
+        super().__init__(event_shape=torch.Size([dim]), validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The support of the prior."""
+        return self.prior.support
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``(*sample_shape, D)``."""
+        shape = torch.Size(sample_shape)
+        draws: Tensor = self.prior.sample(torch.Size((shape.numel(),)))
+        return draws.reshape(*shape, *self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density at theta (..., D), as (...)."""
+        found: Tensor = self.prior.log_prob(value.reshape(-1, *self.event_shape))
+        return found.reshape(value.shape[:-1])

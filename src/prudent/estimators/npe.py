@@ -63,7 +63,7 @@ class CutPosterior(NeuralPosterior):
         return torch.cat([raw.rows(slice(i, i + ROWS))._find_log_mass() for i in starts])
 
     def _find_log_mass(self) -> Tensor:
-        rows = torch.arange(len(self))
+        rows, tolerance = torch.arange(len(self)), getattr(self.estimator, "tolerance", TOLERANCE)
         count, total = torch.zeros(2, len(self)).unbind()
         for index in range(MOST_ROUNDS):
             with seeded(index, "mass"):
@@ -72,7 +72,7 @@ class CutPosterior(NeuralPosterior):
             count[rows] += inside.sum(dim=0).cpu()
             total[rows] += NUM_DRAWS
             share = count.clamp(min=0.5) / total  # half a draw where none is inside
-            rows = ((1 - share) > TOLERANCE**2 * share * total).nonzero().squeeze(1)
+            rows = ((1 - share) > tolerance**2 * share * total).nonzero().squeeze(1)
             if len(rows) == 0:
                 break
         return share.log().to(self.features.device, self.estimator.dtype)

@@ -1,5 +1,6 @@
 """The prior inside an estimator: checked, evaluated safely, and stored as plain numbers."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from prudent.contracts import Prior
 from prudent.coverage.proposals import log_density, trial_draws
 from prudent.coverage.proposals import support_bounds as support_bounds
 from prudent.errors import InputError, StoreError
-from prudent.estimators.families import LogUniform, Product, Truncated
+from prudent.estimators.families import LogUniform, Product, RowPrior, Truncated
 
 # The density of the prior, safe at any theta, is that of the penalty's draws.
 log_prior = log_density
@@ -58,6 +59,15 @@ def check_prior(prior: Any, role: str = "prior") -> int:
             "move to the networks' device by themselves."
         )
     return draws.shape[1]
+
+
+def of_any_shape(prior: Prior, dim: int) -> Prior:
+    """The prior, with draws and densities of theta of any shape (..., D)."""
+    with seeded(0, "prior"), contextlib.suppress(Exception):  # whatever its own checks raise
+        draws = prior.sample(torch.Size((2, 3)))
+        if draws.shape == (2, 3, dim) and prior.log_prob(draws).shape == (2, 3):
+            return prior
+    return RowPrior(prior, dim)
 
 
 def dtype_of(prior: Prior) -> torch.dtype:

@@ -378,8 +378,8 @@ class Summaries:
         rows = zip(self.names, torch.stack(columns, dim=1).tolist(), strict=True)
         return [dict(zip(COLUMNS, (name, *row), strict=True)) for name, row in rows]
 
-    def _table(self) -> list[tuple[str, ...]]:
-        """The same of the first observation in words."""
+    def table(self) -> list[tuple[str, ...]]:
+        """The summary of the first observation in words, a row of ``COLUMNS`` per parameter."""
         rows = zip(self.labels, self.records(), strict=True)
         found = [(label, [*record.values()][1:]) for label, record in rows]
         return [(label, *(_figure(value, row[1]) for value in row)) for label, row in found]
@@ -391,7 +391,7 @@ class Summaries:
 
     def text(self) -> str:
         """The table of the first observation, without the notes."""
-        rows = [COLUMNS, *self._table()]
+        rows = [COLUMNS, *self.table()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
@@ -411,7 +411,7 @@ class Summaries:
         if len(self) != 1:
             return f"<pre>{html.escape(repr(self))}</pre>"
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._heading())
-        tagged = [("th", COLUMNS), *(("td", row) for row in self._table())]
+        tagged = [("th", COLUMNS), *(("td", row) for row in self.table())]
         rows = [
             "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) for tag, row in tagged
         ]

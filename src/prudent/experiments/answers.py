@@ -39,11 +39,13 @@ class Answer:
         posterior: The posterior.
         verdict: The verdict of the run, or by pairs that members did not see, or None.
         x: The observation, ``(1, *x_shape)``.
+        name: What the observation is called in a report.
     """
 
     posterior: Summaries
     verdict: Verdict | None
     x: Tensor
+    name: str = "my observation"
 
     def warnings(self) -> list[str]:
         """What must be read before the numbers."""
@@ -80,7 +82,8 @@ def answer(
     if verdict is None and getattr(inner, "out_of_fold", None) is not None:
         verdict = inner.out_of_fold.verdict
     chosen = torch.from_numpy(_one(found, inner.x_shape, row, observation)).float()
-    return Answer(estimator(chosen), verdict, chosen)
+    name = Path(observation).name + ("" if row is None else f", row {row}")
+    return Answer(estimator(chosen), verdict, chosen, name)
 
 
 def _one(

@@ -242,6 +242,9 @@ def _number(row: Mapping[str, Any], key: str, place: str, dtype: str, mistakes: 
 def _joint(family: str, values: dict[str, Any], dtype: str, mistakes: Mistakes) -> Any:
     """A distribution of several parameters that vary together."""
     normal = family == "MultivariateNormal"
+    for key in (one for one in BOUNDS if one in values):
+        mistakes.add(key, f"a {family} cannot be cut; only [[parameter]] tables and box are.")
+    values = {key: value for key, value in values.items() if key not in BOUNDS}
     _refuse_others("", values, ("loc", *SPREADS) if normal else JOINT[family], mistakes)
     tensors = {
         key: mistakes.try_to(key, _numbers, key, value, dtype)
@@ -253,11 +256,30 @@ def _joint(family: str, values: dict[str, Any], dtype: str, mistakes: Mistakes) 
         if key not in values:
             mistakes.add("", f"`{key}` is missing.")
     if normal and not mistakes.found:
+        for key in tensors:
+            mistakes.try_to(key, _check_spread, key, tensors)
         tensors = mistakes.try_to("", _correlated, tensors)
     if mistakes.found:
         return None
     made = getattr(distributions, family)
     return _try(mistakes, "family", lambda: made(**tensors, validate_args=True))
+
+
+def _check_spread(key: str, tensors: Mapping[str, Any]) -> None:
+    """Refuse numbers of a normal that do not fit the others, or that no normal has."""
+    value, dim = tensors[key], len(tensors["loc"])
+    if value.shape != (dim,) * value.ndim:
+        raise InputError(f"got shape {tuple(value.shape)} for {dim} parameters in `loc`.")
+    if key == "std" and not bool((value > 0).all()):
+        raise InputError("expected numbers > 0.")
+    if key == "correlation" and not bool((value.diagonal() == 1).all()):
+        raise InputError("expected 1 on the diagonal; variances go to `std` or a covariance.")
+    if value.ndim == 1 or key == "scale_tril":
+        return
+    if not bool((value == value.T).all()):
+        raise InputError("expected a symmetric table.")
+    if torch.linalg.cholesky_ex(value).info:
+        raise InputError("no parameters vary like this; the table must be positive definite.")
 
 
 def _correlated(tensors: dict[str, Any]) -> dict[str, Any]:

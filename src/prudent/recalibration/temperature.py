@@ -228,12 +228,14 @@ class PoweredPosterior(Summaries):
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
-        return log_prior(self.estimator.prior, theta) + self.log_ratio(theta)
+        ratio = self.log_ratio(theta)
+        return log_prior(self.estimator.prior, theta).to(ratio.device) + ratio
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        known = log_prior(self.estimator.prior, theta)
-        value: Tensor = (self.inner.log_prob(theta) - known) / self.estimator.temperature
+        whole: Tensor = self.inner.log_prob(theta)  # on the device of the model
+        known = log_prior(self.estimator.prior, theta).to(whole.device)
+        value: Tensor = (whole - known) / self.estimator.temperature
         return value.masked_fill(known == -torch.inf, 0.0)
 
     def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
@@ -269,3 +271,6 @@ class Powered:
     def __call__(self, x: Any) -> PoweredPosterior:
         """The posteriors given ``x``."""
         return PoweredPosterior(self, self.observations(x))
+
+    def __repr__(self) -> str:
+        return f"<Powered at temperature {self.temperature:.3g}, of {self.inner!r}>"

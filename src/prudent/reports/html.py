@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from prudent._extras import require
 from prudent._files import write_atomic
 from prudent.errors import InputError
+from prudent.estimators._description import NOT_MEASURED
+from prudent.estimators.summaries import COLUMNS as COLUMNS_OF_SUMMARY
 from prudent.experiments.results import Results
 from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
 from prudent.reports.data import embedded, page_data
@@ -29,6 +31,8 @@ from prudent.version import __version__
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from prudent.experiments.answers import Answer
 
 # Key, title and class of each column of the table.
 COLUMNS = (
@@ -77,7 +81,11 @@ SCRIPTS = ("values", "choice", "layout", "figures", "one_run", "drawing", "table
 
 
 def write_report(
-    results: Results, path: str | os.PathLike[str], *, directory: str | os.PathLike[str] = "runs"
+    results: Results,
+    path: str | os.PathLike[str],
+    *,
+    directory: str | os.PathLike[str] = "runs",
+    answer: Answer | None = None,
 ) -> None:
     """Write the report of a store to one file.
 
@@ -86,6 +94,8 @@ def write_report(
         path: The file, replaced in one step.
         directory: Where the runs are, for the title and the commands that repeat it. Of an
             absolute path the page shows the last part only: the rest can tell who one is.
+        answer: The posterior of an observation to show below the verdict, from
+            :func:`prudent.experiments.answer` or made of a posterior and its verdict.
     """
     require("pandas", "report", "reports")
     require("jinja2", "report", "reports")
@@ -94,10 +104,11 @@ def write_report(
         raise InputError("there are no runs to report. Make some with: prudent demo")
     place = Path(directory)
     hidden = place.is_absolute() or ".." in place.parts
-    write_atomic(path, _page(results, place.resolve().name if hidden else str(place)).encode())
+    name = place.resolve().name if hidden else str(place)
+    write_atomic(path, _page(results, name, answer).encode())
 
 
-def _page(results: Results, name: str) -> str:
+def _page(results: Results, name: str, answer: Answer | None) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -113,11 +124,12 @@ def _page(results: Results, name: str) -> str:
     )
     return environment.from_string(_read("templates/report.html")).render(
         **_summary(runs, found),
-        **_made(runs, name),
+        **_made(runs, name, answer),
         title=f"{name}: which posterior can you trust?",
         policy=_policy(library, script),
         style=Markup(_read("templates/report.css")),
         cells=found,
+        observed=None if answer is None else _observed(answer),
         unfinished=_unfinished(single, data["runs"]),
         page=data,
         description=" ".join(f"{cell.name}, {cell.verdict}." for cell in found[:MOST_PANELS]),
@@ -175,7 +187,26 @@ def _unfinished(single: Sequence[Cell], runs: dict[str, Any]) -> list[tuple[str,
     return [(state, reason, names) for (state, reason), names in ordered]
 
 
-def _made(runs: DataFrame, name: str) -> dict[str, Any]:
+def _observed(answer: Answer) -> dict[str, Any]:
+    """The posterior of an observation: its picture, its numbers, and what to read before them."""
+    from markupsafe import Markup
+
+    from prudent.reports.figures import svg
+
+    kind = None if answer.verdict is None else answer.verdict.kind
+    sign, posterior = SIGNS.get(str(kind), ("unsure", "?")), answer.posterior
+    return {
+        "name": answer.name,
+        "sign": sign,
+        "verdict": str(answer.verdict or NOT_MEASURED),
+        "warnings": answer.warnings(),
+        "columns": COLUMNS_OF_SUMMARY,
+        "rows": posterior.table(),
+        "figure": Markup(_bare(svg(posterior.plot(), "observed-"))),
+    }
+
+
+def _made(runs: DataFrame, name: str, answer: Answer | None) -> dict[str, Any]:
     """How to repeat it, versions, and the settings that differ and that all runs share."""
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
@@ -191,11 +222,15 @@ def _made(runs: DataFrame, name: str) -> dict[str, Any]:
         "Settings that differ": {key: found for key, found in values.items() if len(found) > 1},
         "Settings of all runs": {key: found for key, found in values.items() if len(found) == 1},
     }
-    commands = f"prudent report {name} -o report.html\n"
+    observed = "" if answer is None else " --observation FILE"
+    commands = f"prudent report {name}{observed} -o report.html\n"
     commands += f"prudent train --config {config} -o again{hint}"
     if runs["path"].isna().all():  # diagnoses that no run made
         commands = "# in Python, of the same diagnoses\n"
-        commands += "write_report(prudent.experiments.results_of(diagnoses), 'report.html')"
+        observed = "" if answer is None else ", answer=answer"
+        commands += (
+            f"write_report(prudent.experiments.results_of(diagnoses), 'report.html'{observed})"
+        )
     return {
         "commands": commands,
         "facts": {title: found for title, found in facts.items() if found},
