@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import io
 import itertools
-import math
 import time
 import warnings
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import torch
-from study import Study
+from study import Study, marked
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import prudent
@@ -30,6 +29,8 @@ NUM_TEST = 1000
 # This ratio is slow to normalize: only the first of the test pairs, and last.
 SLOW, FEWER = ("nre", "mg1"), {"mg1": 500}
 STUDY = Study("peers", ("peer", "family", "problem", "budget", "seed"))
+HEAD = ("network", "problem", "simulations", "seeds", "ours", "sbi", "no worse",
+        "ours, CPU s", "sbi, CPU s")  # fmt: skip
 
 
 def correlated():
@@ -122,29 +123,31 @@ def run(peer):
     STUDY.measure(sorted(cells, key=lambda cell: (cell[3], cell[1:3] == SLOW)), measured)
 
 
-def summary(results, *cell):
-    """The mean log posterior, that with the spread over seeds as a text, and mean CPU seconds."""
-    if not (found := select(results, *cell)):
-        return math.nan, "", ""
-    values = np.array([one["log_posterior"] for one in found], dtype=float)
-    spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
-    unresolved = sum(one["num_unresolved"] for one in found)
-    note = f" ({unresolved} unresolved)" if unresolved else ""
-    seconds = np.mean([one["cpu_seconds"] for one in found])
-    return values.mean(), f"{values.mean():.3f}{spread}{note}", f"{seconds:.1f}"
+def spread(values):
+    """The mean over seeds, with their standard deviation."""
+    error = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{values.mean():.2f}{error}"
 
 
-def table(results, family):
-    print(f"\n{family.upper()}: mean log posterior of the test pairs ± deviation over seeds\n")
-    print("| problem | budget | ours | sbi | ours, CPU s | sbi, CPU s |")
-    print("|---|--:|--:|--:|--:|--:|")
-    better = []
-    for name, budget in itertools.product(PROBLEMS, BUDGETS):
-        ours, our_text, our_time = summary(results, "prudent", family, name, budget)
-        theirs, text, seconds = summary(results, "sbi", family, name, budget)
-        print(f"| {name} | {budget} | {our_text} | {text} | {our_time} | {seconds} |")
-        better += [ours >= theirs] if our_text and text else []
-    print(f"\nOurs is no worse than sbi in {sum(better)} of {len(better)} cells.")
+def table(results):
+    """A row for each kind of network, problem and budget, over the seeds that both sides have."""
+    rows = []
+    for cell in itertools.product(FAMILIES, PROBLEMS, BUDGETS):
+        sides = [
+            {one["seed"]: one for one in select(results, peer, *cell)}
+            for peer in ("prudent", "sbi")
+        ]
+        seeds = sorted(sides[0].keys() & sides[1].keys())
+        if not seeds:
+            continue
+        sharp, times = (
+            [np.array([side[seed][key] for seed in seeds], dtype=float) for side in sides]
+            for key in ("log_posterior", "cpu_seconds")
+        )
+        better = "yes" if sharp[0].mean() >= sharp[1].mean() else "no"
+        numbers = (*map(spread, sharp), better, *(f"{one.mean():.1f}" for one in times))
+        rows.append((cell[0].upper(), cell[1], f"{cell[2]:,}", str(len(seeds)), *numbers))
+    return rows
 
 
 def main():
@@ -155,8 +158,7 @@ def main():
     warnings.simplefilter("ignore")
     if what != "table":
         run(what)
-    for family in FAMILIES:
-        table(STUDY.read(), family)
+    print(marked(HEAD, table(STUDY.read())), end="")
 
 
 if __name__ == "__main__":

@@ -142,6 +142,24 @@ def unseen_short() -> str:
     return table(study.SHORT_HEAD, study.short_table(study.everything()))
 
 
+def peers() -> str:
+    """Single networks by our defaults and by those of sbi."""
+    study = script("peers")
+    return table(study.HEAD, study.table(study.STUDY.read()))
+
+
+def price() -> str:
+    """What the cheap penalty costs in quality."""
+    study = script("price")
+    return table(study.HEAD, study.table(study.STUDY.read()))
+
+
+def ablation() -> str:
+    """Penalties on pairs that the loss does not see."""
+    study = script("ablation")
+    return table(study.HEAD, study.table(study.STUDY.read()))
+
+
 def support() -> str:
     """Flows inside the prior's support against those that are cut to it."""
     study = script("support")
@@ -204,13 +222,16 @@ def _default(value: object) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
+        ablation,
         bench,
         commands,
         exit_codes,
         figures,
         methods,
         metrics,
+        peers,
         presets,
+        price,
         problems,
         run_keys,
         slurm_keys,
