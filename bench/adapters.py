@@ -1,6 +1,8 @@
 """What it costs to judge a flow of sbi: our diagnosis over sbi's own diagnostics.
 
-CPU time in one process; `python bench/adapters.py` prints it, after a few minutes. The flow of two
+CPU time in one process; `python bench/adapters.py` prints it, after a few minutes. Both sides have
+their defaults, which are 1,000 draws for a pair in sbi and fewer here; `posterior_ranks` is asked
+for as many, and gives the ranks of SBC and TARP from one set of them. The flow of two
 parameters leaks out of its box, so that sbi draws by rejection; that of five has a normal prior,
 because in a box sbi's `run_sbc` alone takes 500 s of CPU time.
 """
@@ -18,6 +20,7 @@ from sbi.utils import BoxUniform
 from torch.distributions import Independent, Normal
 
 import prudent
+from prudent.diagnostics import posterior_ranks
 
 NUM_PAIRS = 1000
 PRIORS = {
@@ -56,12 +59,17 @@ def diagnosing(dim, name):
     def ours(**how):
         return lambda: prudent.diagnose(estimator, theta, x, progress=False, **how)
 
-    sbi, plain, thorough = (seconds(one) for one in (theirs, ours(), ours(thorough=True)))
+    def ranks():
+        posterior_ranks(estimator, theta, x, num_samples=1000, progress=False)
+
+    ways = (theirs, ours(), ours(thorough=True), ranks)
+    sbi, plain, thorough, equal = (seconds(one) for one in ways)
     flow = f"flow of sbi, {dim} parameters, {name} prior"
     title = f"sbi's run_sbc and run_tarp, CPU time of 1,000 pairs ({flow})"
     return {
         f"prudent.diagnose over {title}": plain / sbi,
         f"prudent.diagnose(thorough=True) over {title}": thorough / sbi,
+        f"posterior_ranks with as many draws over {title}": equal / sbi,
     }
 
 
