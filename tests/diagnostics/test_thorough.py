@@ -44,6 +44,14 @@ def test_the_exact_posterior_passes_everything(pairs):
     assert {"sbc_p_value", "sbc_worst", "tarp_p_value", "local_p_value"} <= set(metrics)
 
 
+def test_the_estimator_knows_the_names_of_its_parameters(pairs):
+    estimator, some = Estimator(1.0), [values[:200] for values in pairs]
+    estimator.info = {"parameter_names": ["mass", "spin"]}
+    result = prudent.diagnose(estimator, *some, thorough=True, progress=False)
+    assert result.results["sbc"].ranks.names == ("mass", "spin", "log_prob")
+    assert result.to_arviz()["prior_sbc"]["parameter"].values.tolist()[:2] == ["mass", "spin"]
+
+
 def test_a_defect_is_found_where_it_is(pairs):
     names = ("mass", "spin")
     result = prudent.diagnose(Estimator(0.4), *pairs, thorough=True, names=names, progress=False)

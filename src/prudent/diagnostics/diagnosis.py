@@ -379,7 +379,8 @@ def diagnose(
         thorough: Also run all registered diagnostics: the ranks of every parameter (SBC), the
             distance to random points (TARP), and coverage by region of x, which says where a
             posterior is wrong. Takes draws from every posterior and scikit-learn.
-        names: The D names of the parameters, for these diagnostics.
+        names: The D names of the parameters, for these diagnostics; by default those that the
+            estimator knows.
         seed: The seed of all draws.
         progress: None for a bar on terminals, True or False.
 
@@ -394,6 +395,9 @@ def diagnose(
     200
     """
     rows = DIAGNOSTICS.values() if thorough else ()
+    info = getattr(estimator, "info", None)
+    if names is None and isinstance(info, dict):
+        names = info.get("parameter_names")
     for needed in (row.needs for row in rows if row.needs is not None):
         require(*needed, "thorough diagnoses")
     if lacking := [name for name in ("prior", "normalized") if not hasattr(estimator, name)]:
@@ -432,7 +436,7 @@ def diagnose(
         evidence = Evidence(measured, ranks.judged(measured), pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
     found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
-    if isinstance(info := getattr(estimator, "info", None), dict):
+    if isinstance(info, dict):
         info["verdict"] = str(found.verdict)
     return found
 
