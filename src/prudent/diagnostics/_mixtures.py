@@ -17,10 +17,11 @@ has a large weight: it draws the next fit there, and the posterior is not done b
 
 A posterior is resolved if enough points carry its weight, and so many of the last, fresh ones that
 the fit looks like the posterior, and if these alone find the same integral. Something narrower may
-hide between the points. Two things give that away. The first pairs are looked at in as many more
-points as the grid would take, and if these find more mass, nothing is resolved. And the truth: if a
-single draw at its place would carry much of the weight, something was missed there, and that pair
-is not resolved. What is not resolved is left to the grid.
+hide between the points. Two things give that away. The first pairs are looked at in many more
+points, and if these find more mass, nothing is resolved. And the truth: if a single draw at its
+place would carry much of the weight, something was missed there, and that pair is not resolved.
+Where that, or anything else, leaves many pairs without an answer, none is taken
+as resolved. What is not resolved is left to the grid.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ from prudent.estimators.importance import NUM_ERRORS, TOLERANCE, flattening
 from prudent.estimators.priors import log_prior
 
 # Points of the scan, then of the first rounds and of all others, and rounds at most.
-NUM_SCAN, ROUNDS, MAX_ROUNDS = 384, (128, 128, 192, 256), 12
+NUM_SCAN, ROUNDS, MAX_ROUNDS = 256, (96, 96, 128, 128, 256), 12
 # Students in a mixture, the width of the first in units of the spread, and fits in a round.
-NUM_STUDENTS, NARROW, NUM_FITS = 4, 0.4, 2
+NUM_STUDENTS, NARROW, NUM_FITS = 4, 0.4, 4
 # Points that carry the flattened weight in the first fit, and so many more in each next one; fits
 # see no more than so many, those of the largest weight.
-FITTED, MORE_FITTED, MOST_FITTED = 30, 15, 512
+FITTED, MORE_FITTED, MOST_FITTED = 25, 10, 256
 # A posterior is done if so many points carry its weight, and this share of the last ones.
 ENOUGH, GOOD_SHARE = 500, 0.3
 # A truth gives away what was missed if one draw there would carry this share of the weight.
 MISSED = 0.05
+# If more pairs than this are not resolved, the others may hide what is in the way there.
+MOST_UNRESOLVED = 0.1
 # Evaluations at a time: activations of so many rows stay in cache.
 CHUNK = 2**11
 
@@ -68,6 +71,7 @@ class Mixtures:
     name = "importance"
     # Fits of few rows at a time cost more than their evaluations.
     at_once = 64
+    most_unresolved = MOST_UNRESOLVED
 
     def __init__(self, estimator: Estimator, pairs: Pairs) -> None:
         self.estimator, self.prior = estimator, estimator.prior
@@ -223,7 +227,7 @@ class _Weighted:
         return Students(_gather(self.place, chosen), factor.expand(NUM_STUDENTS, -1, -1, -1))
 
     def fitted(self, fit: Students, enough: float) -> Students:
-        """The mixture after some steps of the EM algorithm, by weights that enough points carry."""
+        """The mixture after some steps of EM, by weights that enough points carry."""
         log_weight = self.log_weight
         log_weight = flattening(log_weight.unsqueeze(0), enough)[0] * log_weight
         most = min(MOST_FITTED, len(log_weight))

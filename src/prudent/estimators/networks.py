@@ -76,7 +76,9 @@ class MLP(nn.Module):
         if shared is not None:
             hidden = hidden + linear(shared, first.weight[:, width:])
         for layer in others:
-            hidden = layer(hidden)
+            # Nobody else holds these numbers, and memory that is not touched is time saved.
+            in_place = isinstance(layer, nn.SELU) and not torch.is_grad_enabled()
+            hidden = selu_(hidden) if in_place else layer(hidden)
         return hidden
 
 

@@ -177,7 +177,7 @@ class _Judge:
     def __init__(self, estimator: Any, pairs: Pairs, seed: int) -> None:
         self.parts, self.seed, self.start = [], seed, 1.0
         with torch.no_grad(), seeded(seed, "points"):
-            if choose(estimator, pairs)[0].name == "draws":
+            if next(choose(estimator, pairs)).name == "draws":
                 raise InputError(
                     "a temperature needs the density of every draw, and this posterior has none, "
                     "or one that is too slow for that."
@@ -185,7 +185,7 @@ class _Judge:
             if estimator.normalized:
                 # Points of wider posteriors serve narrower ones as well, not the other way round.
                 estimator, self.start = tempered(estimator, START), START
-            strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
+            strategy = next(choose(estimator, pairs, num_draws=NUM_DRAWS))
             for batch, log_prob, points in points_of(estimator, pairs, strategy):
                 known = log_prior(estimator.prior, batch.theta).to(log_prob)
                 log_ratio = points.log_mass - points.log_prior_mass
