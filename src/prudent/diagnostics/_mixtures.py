@@ -44,18 +44,18 @@ from prudent.estimators.importance import NUM_ERRORS, TOLERANCE, flattening
 from prudent.estimators.priors import log_prior
 
 # Points of the scan, then of the first rounds and of all others, and rounds at most.
-NUM_SCAN, ROUNDS, MAX_ROUNDS = 256, (96, 96, 128, 128, 256), 12
+NUM_SCAN, ROUNDS, MAX_ROUNDS = 384, (96, 96, 128, 128, 192), 20
 # Students in a mixture, the width of the first in units of the spread, and fits in a round.
 NUM_STUDENTS, NARROW, NUM_FITS = 4, 0.4, 4
 # Points that carry the flattened weight in the first fit, and so many more in each next one; fits
 # see no more than so many, those of the largest weight.
-FITTED, MORE_FITTED, MOST_FITTED = 25, 10, 256
+FITTED, MORE_FITTED, MOST_FITTED = 45, 10, 256
 # A posterior is done if so many points carry its weight, and this share of the last ones.
 ENOUGH, GOOD_SHARE = 500, 0.3
 # A truth gives away what was missed if one draw there would carry this share of the weight.
 MISSED = 0.05
 # If more pairs than this are not resolved, the others may hide what is in the way there.
-MOST_UNRESOLVED = 0.1
+MOST_UNRESOLVED = 0.03
 # Evaluations at a time: activations of so many rows stay in cache.
 CHUNK = 2**11
 
@@ -144,13 +144,11 @@ class Mixtures:
             _, density = self._density(posterior, pairs.x, rows, place)
             log_mixture = _log_normal(place).logaddexp(part.fits[-1].log_prob(place))
             log_weight = _weight(density - log_mixture + math.log(2.0))
-            before, after = (
-                value.logsumexp(dim=0) - math.log(len(value))
-                for value in (part.log_weight + math.log(len(part.place)), log_weight)
-            )
-            sizes = (effective_size(w.softmax(dim=0)) for w in (part.log_weight, log_weight))
-            error = sum(1 / size for size in sizes).sqrt()
-            found[rows] = part.good & (after - before > MUCH + NUM_ERRORS * error)
+            after = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
+            more = after - part.log_weight.logsumexp(dim=0) > MUCH
+            # A few points in something narrow carry all of the weight.
+            few = effective_size(log_weight.softmax(dim=0)) < ENOUGH
+            found[rows] = part.good & (more | few)
         return found
 
 
@@ -198,21 +196,30 @@ class _Weighted:
 
     def rows(self, index: Tensor) -> _Weighted:
         """The points of some posteriors."""
-        parts = (self.place, self.log_prob, self.log_density, self.log_sum)
-        fits = tuple(fit.rows(index) for fit in self.fits)
-        return _Weighted(*(part[:, index] for part in parts), fits, self.numbers, self.good[index])
+        return _Weighted(
+            self.place[:, index],
+            self.log_prob[:, index],
+            self.log_density[:, index],
+            self.log_sum[:, index],
+            tuple(fit.rows(index) for fit in self.fits),
+            self.numbers,
+            self.good[index],
+        )
 
     def joined(self, fit: Students, place: Tensor, density: tuple[Tensor, Tensor]) -> _Weighted:
         """These points and those of one more fit."""
-        number = len(place)
-        fresh = fit.log_prob(place)
+        number, fresh = len(place), fit.log_prob(place)
         old = self.log_sum.logaddexp(fit.log_prob(self.place) + math.log(number))
         new = self.log_mixture(place).logaddexp(fresh + math.log(number))
-        parts = (self.place, place), (self.log_prob, density[0]), (self.log_density, density[1])
         joined = _Weighted(
-            *(torch.cat(pair) for pair in (*parts, (old, new))),
-            (*self.fits, fit), (*self.numbers, number), self.good,
-        )  # fmt: skip
+            torch.cat((self.place, place)),
+            torch.cat((self.log_prob, density[0])),
+            torch.cat((self.log_density, density[1])),
+            torch.cat((old, new)),
+            (*self.fits, fit),
+            (*self.numbers, number),
+            self.good,
+        )
         return replace(joined, good=_agree(joined.log_weight, _weight(density[1] - fresh)))
 
     def first_fit(self) -> Students:

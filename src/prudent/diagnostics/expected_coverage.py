@@ -157,7 +157,7 @@ class Measurement:
         Args:
             most_unresolved: The share of pairs that may be not resolved while others are.
         """
-        if float((~self.resolved).double().mean()) > most_unresolved:
+        if float((~self.resolved)[self.valid].double().mean()) > most_unresolved:
             return replace(self, resolved=torch.zeros_like(self.resolved))
         if int(self.missed.sum()) <= max(1, MISSED_SHARE * len(self.missed)):
             return self
