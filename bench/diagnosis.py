@@ -13,8 +13,9 @@ from prudent._randomness import threads
 from prudent.contracts import Estimator
 
 NUM_TRAINING, EPOCHS = 2048, 5
-# Problem, method, and as many pairs as a ratio of times needs.
-CASES = (("mg1", "nre", 120), ("slcp", "nre", 200), ("slcp", "npe", 300))
+# Problem, method, and as many pairs as a ratio of times needs. Of mg1 the first are looked at
+# thoroughly, which would be most of the time of few.
+CASES = (("mg1", "nre", 500), ("slcp", "nre", 200), ("slcp", "npe", 300))
 
 
 def diagnosis() -> dict[str, float]:

@@ -154,7 +154,11 @@ def test_two_modes_of_different_width_against_a_fine_grid():
     assert (coarse - plain).abs().mean() > 0.01
 
 
-def test_three_correlated_parameters_against_a_fine_grid():
+@pytest.mark.parametrize(
+    ("method", "most", "mean"), [("grid", 0.01, 0.003), ("auto", 0.06, 0.015)]
+)
+def test_three_correlated_parameters_against_a_fine_grid(method, most, mean):
+    """Cells know a broad normal better than 500 weighted draws, at ten times the price."""
     covariance = 0.3 * torch.tensor([[1.0, 0.8, 0.0], [0.8, 1.0, -0.3], [0.0, -0.3, 0.4]])
     torch.manual_seed(0)
     x = 2 * torch.rand(20, 3) - 1
@@ -167,15 +171,18 @@ def test_three_correlated_parameters_against_a_fine_grid():
 
     theta = make(x).sample()
     estimator = Known(make, box(3), normalized=False)
-    measured = measure(estimator, Pairs.of(theta, x), progress=False)
-    assert measured.method == "grid"
+    measured = measure(estimator, Pairs.of(theta, x), method, progress=False)
+    assert measured.method == ("grid" if method == "grid" else "importance")
     plain = flat_alpha(log_density, theta, x, LOW, HIGH, side=90)
-    assert (measured.alpha - plain).abs().max() < 0.01
-    assert (measured.alpha - plain).abs().mean() < 0.003
+    assert (measured.alpha - plain).abs().max() < most
+    assert (measured.alpha - plain).abs().mean() < mean
 
 
 @pytest.mark.slow
-def test_a_trained_ratio_of_three_parameters_against_plain_draws():
+@pytest.mark.parametrize(
+    ("method", "most", "median"), [("grid", 0.01, 0.006), ("auto", 0.05, 0.015)]
+)
+def test_a_trained_ratio_of_three_parameters_against_plain_draws(method, most, median):
     """The prior's draws, weighted; a pair's error is 0.5 / sqrt(effective draws) at most."""
     problem = prudent.problems.get("mg1")
     estimator = prudent.fit(
@@ -183,7 +190,7 @@ def test_a_trained_ratio_of_three_parameters_against_plain_draws():
         progress=False,
     )  # fmt: skip
     theta, x = problem.draw(16, 0, "test")
-    measured = measure(estimator, Pairs.of(theta, x), progress=False)
+    measured = measure(estimator, Pairs.of(theta, x), method, progress=False)
     torch.manual_seed(0)
     draws = problem.prior.sample((400_000, 1))
     plain, size = [], []
@@ -195,9 +202,9 @@ def test_a_trained_ratio_of_three_parameters_against_plain_draws():
             plain.append(weight[log_prob < own].sum())
             size.append(1 / weight.square().sum())
     error = (measured.alpha - torch.stack(plain)).abs()
-    assert measured.method == "grid"
-    assert (error - 2 / torch.stack(size).sqrt()).max() < 0.01
-    assert error.median() < 0.006
+    assert measured.method == ("grid" if method == "grid" else "importance")
+    assert (error - 2 / torch.stack(size).sqrt()).max() < most
+    assert error.median() < median
     assert torch.stack(size).median() > 1000
 
 
@@ -240,10 +247,10 @@ def test_the_estimator_of_coverage_is_chosen_and_named():
     def chosen(dim, normalized, prior=None):
         estimator = boxed(dim=dim, normalized=normalized)
         estimator.prior = prior or estimator.prior
-        return choose(estimator, Pairs.of(*boxed_pairs(1, dim)))[0].name
+        return next(choose(estimator, Pairs.of(*boxed_pairs(1, dim)))).name
 
     assert [chosen(dim, True) for dim in (1, 2, 3, 4)] == ["grid"] * 2 + ["samples"] * 2
-    assert [chosen(dim, False) for dim in (1, 2, 3, 4)] == ["grid"] * 3 + ["importance"]
+    assert [chosen(dim, False) for dim in (1, 2, 3, 4)] == ["grid"] * 2 + ["importance"] * 2
     unbounded = prudent.problems.get("gaussian", dim=2).prior
     assert [chosen(2, flow, unbounded) for flow in (True, False)] == ["samples", "importance"]
 

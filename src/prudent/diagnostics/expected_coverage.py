@@ -9,7 +9,9 @@ all through :func:`prudent.coverage.alpha`:
   give the region's threshold; comparing every cell with the truth and adding up the masses is the
   same without the sort. Independent of the estimate used in training.
 - ``samples``: draws from the posterior, equal weights; for flows.
-- ``importance``: weighted draws, in any number of dimensions; for ratios.
+- ``importance``: weighted draws, in any number of dimensions; for ratios. Those of three
+  parameters in a box have draws of their own (:mod:`prudent.diagnostics._mixtures`), and what they
+  do not resolve is left to the grid.
 
 Models that draw and have no density, or a slow one, have no highest-density regions to measure:
 
@@ -41,6 +43,7 @@ from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable, Slow
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import Grid
+from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import (
     Draws,
     Importance,
@@ -58,8 +61,9 @@ from prudent.estimators.priors import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy.
-GRID_UP_TO = {"ratio": 3, "flow": 2}
+# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy; up
+# to so many it is what draws are checked against.
+GRID_UP_TO, MIXTURES_UP_TO = 2, 3
 # The region whose volume is reported.
 VOLUME_LEVEL = 0.9
 # With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
@@ -143,12 +147,18 @@ class Measurement:
         columns = (mine.index_copy(0, index, new) for mine, new in pairs)
         return type(self)(self.method, self.normalized, *columns)
 
-    def _distrusted(self) -> Self:
+    def _distrusted(self, most_unresolved: float) -> Self:
         """Not resolved where something like what was missed elsewhere may be missed, too.
 
         The truths are draws of the true posteriors. If modes are missed that hold some share of
-        the mass, about that share of the truths lies in them, and gives them away.
+        the mass, about that share of the truths lies in them, and gives them away. And what is
+        not resolved in many pairs may be overlooked in the others.
+
+        Args:
+            most_unresolved: The share of pairs that may be not resolved while others are.
         """
+        if float((~self.resolved)[self.valid].double().mean()) > most_unresolved:
+            return replace(self, resolved=torch.zeros_like(self.resolved))
         if int(self.missed.sum()) <= max(1, MISSED_SHARE * len(self.missed)):
             return self
         return replace(self, resolved=self.resolved & self.missed)
@@ -277,9 +287,9 @@ def measure(
         estimator: Any estimator.
         pairs: Test pairs that training never saw.
         method: ``grid``, ``samples``, ``importance``, ``draws``, or ``auto``: draws where there
-            is no density or a slow one; samples for flows that take noise; otherwise, for
-            parameters in a box, the grid, up to two of them for flows and three for ratios;
-            otherwise samples for flows and importance for ratios.
+            is no density or a slow one; samples for flows that take noise; otherwise the grid
+            for one or two parameters in a box; otherwise samples for flows and importance for
+            ratios, of which the grid takes over what is not resolved of three parameters in a box.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages
@@ -295,12 +305,13 @@ def measure(
         return replace(found, alpha=estimator.adjusted(found.alpha, pairs.x))
     with seeded(seed, "first looks"):
         ladder = choose(estimator, pairs, method, num_draws)
+        first = next(ladder)
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
-        found = _measured(estimator, pairs, ladder[0], seed, bar, witness)
-        for strategy in ladder[1:]:
-            # With the pairs that would give away what this strategy misses, too.
+        found = _measured(estimator, pairs, first, seed, bar, witness)
+        while True:
+            # With the pairs that would give away what the next strategy misses, too.
             left = (found.valid & (~found.resolved | found.missed)).nonzero().squeeze(1)
-            if bool(found.resolved[left].all()):
+            if bool(found.resolved[left].all()) or (strategy := next(ladder, None)) is None:
                 break
             again = _measured(estimator, pairs[left], strategy, seed, None, witness)
             found = found.replace(left[again.resolved], again.rows(again.resolved))
@@ -345,7 +356,7 @@ def _measured(
             witness(batch, log_prob if points.score is None else points.score, points)
         if bar is not None:
             bar.advance({}, len(batch))
-    return Measurement.join(parts)._distrusted()
+    return Measurement.join(parts)._distrusted(getattr(strategy, "most_unresolved", 1.0))
 
 
 def _alpha(log_prob: Tensor, points: Points, uniform: Tensor, size: Tensor) -> Tensor:
@@ -380,10 +391,11 @@ def points_of(
 
 def choose(
     estimator: Estimator, pairs: Pairs, method: str = "auto", num_draws: int | None = None
-) -> tuple[Strategy, ...]:
+) -> Iterator[Strategy]:
     """The ways to compute coverage, by the name of the first or the best for this estimator.
 
-    The first is for all pairs, the next one for those that are not resolved.
+    The first is for all pairs, the next one for those that are not resolved. A way may look at
+    some pairs when it is asked for.
 
     Args:
         estimator: Any estimator.
@@ -401,21 +413,29 @@ def choose(
     if method == "draws" or (method == "auto" and slow):
         if has_density(first) and not estimator.normalized:
             raise InputError('a ratio draws by weights; use method="importance" or "auto".')
-        return (Draws(prior, num_draws),)
+        yield Draws(prior, num_draws)
+        return
     even = estimator.normalized and isinstance(first, FromNoise)
+    boxed = support_bounds(prior, dim) is not None
+    mixtures = method == "auto" and boxed and GRID_UP_TO < dim <= MIXTURES_UP_TO
     if method == "auto":
-        small = dim <= GRID_UP_TO["flow" if estimator.normalized else "ratio"] and not even
-        method = "grid" if small and support_bounds(prior, dim) is not None else "samples"
+        method = "grid" if dim <= GRID_UP_TO and boxed and not even else "samples"
     if method not in METHODS:
         raise unknown_name("coverage method", method, [*METHODS, "auto"])
+    if mixtures and not estimator.normalized:
+        yield Mixtures(estimator, pairs)
+        method = "grid"
     if method == "grid":
         grid = Grid(estimator, pairs)
+        yield grid
         # Modes that random points hardly ever hit would escape weighted draws as well.
-        return (grid,) if grid.sparse else (grid, Importance(estimator, dim))
+        if not grid.sparse:
+            yield Importance(estimator, dim)
+        return
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
-        samples = Samples(prior, dim if even else None, num_draws)
+        yield Samples(prior, dim if even else None, num_draws)
         # Few draws of a flow may be left inside the support to which it is cut.
-        cut = getattr(first, "normalization", "none") == "cut"
-        return (samples, Importance(estimator, dim)) if cut else (samples,)
-    return (Importance(estimator, dim),)
+        if getattr(first, "normalization", "none") != "cut":
+            return
+    yield Importance(estimator, dim)

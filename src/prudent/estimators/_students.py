@@ -8,6 +8,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from prudent._randomness import even_noise
+
 # Degrees of freedom, an even number, and the factor of a fitted variance: tails too thin make
 # importance weights explode.
 FREEDOM, WIDEN = 8, 1.1
@@ -41,10 +43,19 @@ class Students(NamedTuple):
         parts = zip(self, other, strict=True)
         return type(self)(*(mine.index_copy(1, index, new) for mine, new in parts))
 
-    def sample(self, number: int) -> Tensor:
-        """Draws (L, N, D), as many of each component, in all the next multiple of K."""
+    def sample(self, number: int, *, even: bool = False) -> Tensor:
+        """Draws (L, N, D), as many of each component, in all the next multiple of K.
+
+        Args:
+            number: The number of draws of each target.
+            even: Whether the draws of a component fill its space evenly in direction.
+        """
         shape = (-(-number // len(self.mean)), *self.mean.shape)
-        noise = torch.randn(shape, dtype=self.mean.dtype)
+        if even:
+            noise = even_noise(shape[0], shape[1] * shape[2], shape[3]).view(shape)
+            noise = noise.to(self.mean)
+        else:
+            noise = torch.randn(shape, dtype=self.mean.dtype)
         # Minus twice the log of a uniform number is a chi-square of two degrees of freedom.
         uniform = torch.rand(FREEDOM // 2, *shape[:3], dtype=self.mean.dtype)
         chi_square = -2 * uniform.clamp(min=1e-300).log().sum(dim=0)
@@ -54,7 +65,9 @@ class Students(NamedTuple):
     def standardized(self, theta: Tensor) -> Tensor:
         """Draws (L, N, D) in the coordinates of each component, (K, N, D, L)."""
         centred = theta.permute(1, 2, 0) - self.mean.unsqueeze(-1)
-        standard: Tensor = torch.linalg.solve_triangular(self.factor, centred, upper=False)
+        # A product with the inverse of a small matrix is faster than solving for many draws.
+        eye = torch.eye(centred.shape[-2], dtype=centred.dtype)
+        standard: Tensor = torch.linalg.solve_triangular(self.factor, eye, upper=False) @ centred
         return standard
 
     def log_probs(self, standard: Tensor) -> Tensor:

@@ -401,7 +401,7 @@ def _part_weights(
     powers = torch.tensor(POWERS, dtype=log_prob.dtype)[:, None]
     raised = log_weight + (powers[..., None] - 1) * log_prob
     raised = raised.nan_to_num(-torch.inf, -torch.inf, -torch.inf)
-    power = _flattening(raised, enough)
+    power = flattening(raised, enough)
     raised, scale = power.unsqueeze(1) * raised, 1 + power * (powers - 1)
     # Once the bridge is crossed, the parts but the climber share the mass (an EM step).
     shared = log_weight + log_probs[:-1].log_softmax(dim=0)
@@ -412,7 +412,7 @@ def _part_weights(
     return raised, scale
 
 
-def _flattening(log_weight: Tensor, enough: float) -> Tensor:
+def flattening(log_weight: Tensor, enough: float) -> Tensor:
     """A power, at most 1, at which enough draws carry weight; of (K, L, n) as (K, n)."""
     power = torch.ones_like(log_weight[:, 0])
     for _ in range(MAX_HALVINGS):

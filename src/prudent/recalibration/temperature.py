@@ -33,6 +33,7 @@ from prudent._randomness import generator, seeded
 from prudent.contracts import Estimator, Normalizable
 from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
+from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import Points, randomized_alpha
 from prudent.diagnostics.expected_coverage import choose, expected_coverage, points_of
 from prudent.diagnostics.verdict import margin
@@ -177,15 +178,16 @@ class _Judge:
     def __init__(self, estimator: Any, pairs: Pairs, seed: int) -> None:
         self.parts, self.seed, self.start = [], seed, 1.0
         with torch.no_grad(), seeded(seed, "points"):
-            if choose(estimator, pairs)[0].name == "draws":
+            strategy = next(choose(estimator, pairs, num_draws=NUM_DRAWS))
+            if strategy.name == "draws":
                 raise InputError(
                     "a temperature needs the density of every draw, and this posterior has none, "
                     "or one that is too slow for that."
                 )
-            if estimator.normalized:
+            if estimator.normalized or isinstance(strategy, Mixtures):
                 # Points of wider posteriors serve narrower ones as well, not the other way round.
                 estimator, self.start = tempered(estimator, START), START
-            strategy = choose(estimator, pairs, num_draws=NUM_DRAWS)[0]
+                strategy = next(choose(estimator, pairs, num_draws=NUM_DRAWS))
             for batch, log_prob, points in points_of(estimator, pairs, strategy):
                 known = log_prior(estimator.prior, batch.theta).to(log_prob)
                 log_ratio = points.log_mass - points.log_prior_mass

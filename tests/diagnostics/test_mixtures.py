@@ -1,0 +1,125 @@
+"""Mixtures of three parameters against exact alphas, and what they must leave to the grid."""
+
+import importlib
+import math
+
+import pytest
+import torch
+from known_posteriors import box, density
+from shapes import Case
+
+from prudent._randomness import seeded
+from prudent.datasets import Pairs
+from prudent.diagnostics._grid import Grid
+from prudent.diagnostics._mixtures import ENOUGH, Mixtures
+from prudent.diagnostics.expected_coverage import _measured, measure
+
+NUMBER = 60
+
+
+def by_mixtures(estimator, theta, x):
+    """What mixtures alone say, with nothing left to the grid."""
+    pairs = Pairs.of(theta, x)
+    with seeded(0, "mixtures"), torch.no_grad():
+        return _measured(estimator, pairs, Mixtures(estimator, pairs), 0, None, None)
+
+
+@pytest.mark.parametrize("widen", [1.0, 0.8])
+@pytest.mark.parametrize("shape", ["correlated", "banana", "two modes", "bounded", "heavy-tailed"])
+def test_mixtures_agree_with_exact_alphas(shape, widen):
+    """With so many points of equal weight an alpha is right to about 0.02."""
+    case = Case(shape, 3, widen, 0.0, normalized=False, number=NUMBER)
+    measured = by_mixtures(case.estimator, case.theta, case.x)
+    assert measured.resolved.double().mean() >= 0.95
+    assert measured.effective_size[measured.resolved].min() >= 0.99 * ENOUGH
+    error = (measured.alpha - case.alpha)[measured.resolved]
+    assert error.square().mean().sqrt() <= 0.02
+    assert error.mean().abs() <= 0.01
+    # The densities are normalized.
+    assert measured.log_norm[measured.resolved].abs().max() <= 0.2
+
+
+def test_an_edge_of_the_box_may_cut_through_the_mode():
+    """A normal centred on a corner keeps an eighth of its mass, and alphas of the whole one."""
+    x = torch.full((40, 3), 4.0)
+    theta = x - (0.5 * torch.randn(40, 3, generator=torch.Generator().manual_seed(0))).abs()
+    estimator = density(lambda theta, x: -2 * (theta - x).square().sum(-1), box(3))
+    measured = by_mixtures(estimator, theta, x)
+    squared = 4 * (theta - x).square().sum(-1)
+    exact = torch.special.gammaincc(torch.tensor(1.5), squared / 2)
+    assert bool(measured.resolved.all())
+    assert (measured.alpha - exact).square().mean().sqrt() <= 0.02
+    assert (measured.mean - (4 - 0.5 * (2 / torch.pi) ** 0.5)).abs().max() <= 0.1
+
+
+@pytest.mark.parametrize("shape", [(1.0, 0.02, 0.7), (0.3, 0.01, 4.0)], ids=["inside", "far"])
+def test_what_mixtures_may_overlook_is_not_resolved(shape):
+    """Half of the mass in a spike of a millionth of the box: not one answer is trusted."""
+    case = Case(shape, 3, 1.0, 0.0, normalized=False, number=NUMBER)
+    measured = by_mixtures(case.estimator, case.theta, case.x)
+    assert not bool(measured.resolved.any())
+
+
+def test_the_first_pairs_give_away_a_mode_where_no_truth_is():
+    """A spurious mode of a third of the mass in a thousandth of the box, far from all truths."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(NUMBER, 3, generator=generator) - 2.5
+    theta = x + 0.3 * torch.randn(NUMBER, 3, generator=generator)
+
+    def log_density(theta, x):
+        own = -((theta - x) / 0.3).square().sum(-1) / 2
+        return torch.logaddexp(own, 2.2 - ((theta - 2.0) / 0.12).square().sum(-1) / 2)
+
+    measured = by_mixtures(density(log_density, box(3)), theta, x)
+    total = 0.3**3 + math.exp(2.2) * 0.12**3
+    exact = math.log(total) + 1.5 * math.log(2 * math.pi)
+    overlooked = (measured.log_norm - exact).abs() > 0.2
+    assert not bool((overlooked & measured.resolved).any())
+
+
+@pytest.mark.parametrize("shape", ["spike", "spike aside"])
+def test_alphas_of_spikes_are_right_whoever_measures_them(shape):
+    case = Case(shape, 3, 1.0, 0.0, normalized=False, number=NUMBER)
+    measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
+    wrong = (measured.alpha - case.alpha).abs() > 0.1
+    assert (wrong & measured.resolved).double().mean() <= 0.01
+    assert measured.resolved.double().mean() >= 0.9
+
+
+def test_pairs_that_are_not_resolved_go_to_the_grid(monkeypatch):
+    case = Case((1.0, 0.02, 0.7), 3, 1.0, 0.0, normalized=False, number=20)
+    asked = []
+    call = Grid.__call__
+
+    def spy(self, posterior, pairs, log_prob):
+        asked.append(len(pairs))
+        return call(self, posterior, pairs, log_prob)
+
+    monkeypatch.setattr(Grid, "__call__", spy)
+    measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
+    assert sum(asked) == 20
+    assert measured.method == "importance"
+    wrong = (measured.alpha - case.alpha).abs() > 0.1
+    assert not bool((wrong & measured.resolved).any())
+
+
+def test_the_grid_looks_at_nothing_if_all_is_resolved(monkeypatch):
+    module = importlib.import_module("prudent.diagnostics.expected_coverage")
+    monkeypatch.setattr(module, "Grid", lambda *_: pytest.fail("the grid was made"))
+    case = Case("correlated", 3, 1.0, 0.0, normalized=False, number=20)
+    measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
+    assert bool(measured.resolved.all())
+
+
+def test_a_density_that_is_not_a_number_spoils_its_own_pair_only():
+    case = Case("correlated", 3, 1.0, 0.0, normalized=False, number=20)
+
+    def log_density(theta, x):
+        bad = (x == case.x[3]).all(dim=-1)
+        return case.estimator(x).log_prob(theta).masked_fill(bad, torch.nan)
+
+    good = torch.arange(20) != 3
+    estimator = density(log_density, case.estimator.prior)
+    measured = by_mixtures(estimator, case.theta, case.x)
+    assert measured.resolved.tolist() == good.tolist()
+    assert measured.valid.tolist() == good.tolist()
