@@ -4,6 +4,8 @@
 over-confident is known from its exact alphas.
 """
 
+import itertools
+
 import pytest
 import torch
 from known_posteriors import density, normal_alpha
@@ -22,6 +24,7 @@ PLAN = (
     ("grid", 300, ROUND, (1,)),
     ("grid", 120, tuple(SHAPES), (2,)),
     ("grid", 60, ("correlated", "spike"), (3,)),
+    ("auto", 60, tuple(SHAPES), (3,)),
     ("importance", 120, ("correlated", "banana", "spike aside", "bounded", "heavy-tailed"), (2,)),
     ("importance", 100, tuple(SHAPES), (5,)),
     ("importance", 60, ("correlated", "spike"), (10,)),
@@ -94,12 +97,13 @@ def test_exact_posteriors_are_rarely_called_over_confident(method, shape, change
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aside", [0.0, 0.7])
-@pytest.mark.parametrize("spike", [0.1, 0.04, 0.02])
-@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize(
+    ("dim", "spike"), [*itertools.product((1, 2), (0.1, 0.04, 0.02)), (3, 0.02)]
+)
 def test_spikes_inside_broad_modes_are_found_or_said_to_be_missed(dim, spike, aside):
     """Half of the mass; down to a thousandth of a box of side twenty."""
     case = Case((1.0, spike, aside), dim, 1.0, 0.0, normalized=False, number=100, edge=10.0)
-    result = prudent.diagnose(case.estimator, case.theta, case.x, method="grid", progress=False)
+    result = prudent.diagnose(case.estimator, case.theta, case.x, progress=False)
     measured = result.measurement
     wrong = (measured.alpha - case.alpha).abs() > 0.1
     assert (wrong & measured.resolved).double().mean() <= 0.01

@@ -20,8 +20,8 @@ the fit looks like the posterior, and if these alone find the same integral. Som
 hide between the points. Two things give that away. The first pairs are looked at in many more
 points, and if these find more mass, nothing is resolved. And the truth: if a single draw at its
 place would carry much of the weight, something was missed there, and that pair is not resolved.
-Where that, or anything else, leaves many pairs without an answer, none is taken
-as resolved. What is not resolved is left to the grid.
+Where that, or anything else, leaves many pairs without an answer, none is taken as resolved. What
+is not resolved is left to :class:`~prudent.diagnostics._points.Importance` and then to the grid.
 """
 
 from __future__ import annotations

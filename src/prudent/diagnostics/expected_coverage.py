@@ -10,8 +10,8 @@ all through :func:`prudent.coverage.alpha`:
   same without the sort. Independent of the estimate used in training.
 - ``samples``: draws from the posterior, equal weights; for flows.
 - ``importance``: weighted draws, in any number of dimensions; for ratios. Those of three
-  parameters in a box have draws of their own (:mod:`prudent.diagnostics._mixtures`), and what they
-  do not resolve is left to the grid.
+  parameters in a box have draws of their own (:mod:`prudent.diagnostics._mixtures`); what they do
+  not resolve is left to the others, and then to the grid.
 
 Models that draw and have no density, or a slow one, have no highest-density regions to measure:
 
@@ -289,7 +289,7 @@ def measure(
         method: ``grid``, ``samples``, ``importance``, ``draws``, or ``auto``: draws where there
             is no density or a slow one; samples for flows that take noise; otherwise the grid
             for one or two parameters in a box; otherwise samples for flows and importance for
-            ratios, of which the grid takes over what is not resolved of three parameters in a box.
+            ratios, of which the grid takes what is not resolved of three parameters in a box.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages
@@ -424,7 +424,10 @@ def choose(
         raise unknown_name("coverage method", method, [*METHODS, "auto"])
     if mixtures and not estimator.normalized:
         yield Mixtures(estimator, pairs)
-        method = "grid"
+        # On thin ridges the cells of a grid can be wrong without a sign: it comes last.
+        yield Importance(estimator, dim)
+        yield Grid(estimator, pairs)
+        return
     if method == "grid":
         grid = Grid(estimator, pairs)
         yield grid
