@@ -73,7 +73,7 @@ peers: $(VENV)/.stamp-peers
 	PRUDENT_FORBID_SKIPS=1 $(PYTEST) tests/adapters
 
 bench: $(VENV)/.stamp-bench
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/run.py $(PARTS)
 
 docs: $(VENV)/.stamp-docs
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs 2 docs docs/_build/html

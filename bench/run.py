@@ -236,30 +236,47 @@ def gravitational_waves_against_pycbc():
     return {"pycbc over prudent, time of a simulation (gravitational waves)": slow / 8 * 64 / fast}
 
 
+def of_slcp(function):
+    """The rows of a function of SLCP and of 1,024 pairs of it."""
+
+    def rows():
+        problem = prudent.problems.get("slcp")
+        return function(problem, draw_pairs(problem, 1024, 0))
+
+    return rows
+
+
+PARTS = {
+    "penalty": prices,
+    "default": of_slcp(cost_of_the_recommended_estimator),
+    "ratio": of_slcp(coverage_of_a_ratio),
+    "flow": of_slcp(coverage_of_a_flow),
+    "ranks": of_slcp(ranks_against_sbi),
+    "direct": cost_of_the_direct_computation,
+    "simulators": simulators_against_plain_loops,
+    "waves": gravitational_waves_against_pycbc,
+    "convolutions": convolutions,
+    "diagnosis": diagnosis,
+    "adapters": adapters,
+    "sweeps": throughput,
+}
+
+
 def main():
+    """Run the parts that are named, or all, and keep the rows of the others."""
     # One thread for everybody: plain loops have no more, and two on a shared machine are noise.
     torch.set_num_threads(1)
-    problem = prudent.problems.get("slcp")
-    pairs = draw_pairs(problem, 1024, 0)
-    results = {
-        **prices(),
-        **cost_of_the_recommended_estimator(problem, pairs),
-        **coverage_of_a_ratio(problem, pairs),
-        **coverage_of_a_flow(problem, pairs),
-        **ranks_against_sbi(problem, pairs),
-        **cost_of_the_direct_computation(),
-        **simulators_against_plain_loops(),
-        **gravitational_waves_against_pycbc(),
-        **convolutions(),
-        **diagnosis(),
-        **adapters(),
-        **throughput(),
-    }
-    width = max(map(len, results))
-    for name, value in results.items():
-        print(f"{name:<{width}}  {value:.3g}")
-    text = json.dumps({name: round(value, 4) for name, value in results.items()}, indent=2)
-    Path(__file__).with_name("results.json").write_text(text + "\n")
+    named = sys.argv[1:] or list(PARTS)
+    if unknown := [name for name in named if name not in PARTS]:
+        raise SystemExit(f"unknown part {unknown[0]!r}; there are {' '.join(PARTS)}.")
+    path = Path(__file__).with_name("results.json")
+    results = json.loads(path.read_text()) if sys.argv[1:] and path.exists() else {}
+    for name in named:
+        rows = PARTS[name]()
+        results |= {key: round(value, 4) for key, value in rows.items()}
+        for key, value in rows.items():
+            print(f"{value:<10.3g}{key}", flush=True)
+        path.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
