@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -142,28 +143,10 @@ def unseen_short() -> str:
     return table(study.SHORT_HEAD, study.short_table(study.everything()))
 
 
-def peers() -> str:
-    """Single networks by our defaults and by those of sbi."""
-    study = script("peers")
-    return table(study.HEAD, study.table(study.STUDY.read()))
-
-
-def price() -> str:
-    """What the cheap penalty costs in quality."""
-    study = script("price")
-    return table(study.HEAD, study.table(study.STUDY.read()))
-
-
-def ablation() -> str:
-    """Penalties on pairs that the loss does not see."""
-    study = script("ablation")
-    return table(study.HEAD, study.table(study.STUDY.read()))
-
-
-def support() -> str:
-    """Flows inside the prior's support against those that are cut to it."""
-    study = script("support")
-    return table(study.HEAD, study.table(study.STUDY.read()))
+def study(name: str) -> str:
+    """The results of a study of the folder bench."""
+    found = script(name)
+    return table(found.HEAD, found.table(found.STUDY.read()))
 
 
 def script(name: str) -> ModuleType:
@@ -222,25 +205,21 @@ def _default(value: object) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     part.__name__: part
     for part in (
-        ablation,
         bench,
         commands,
         exit_codes,
         figures,
         methods,
         metrics,
-        peers,
         presets,
-        price,
         problems,
         run_keys,
         slurm_keys,
-        support,
         training_keys,
         unseen,
         unseen_short,
     )
-}
+} | {name: partial(study, name) for name in ("ablation", "peers", "price", "support")}
 
 
 def fill(text: str) -> str:
