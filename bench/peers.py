@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import torch
-from study import Study, marked
+from study import Study, marked, spread
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import prudent
@@ -121,12 +121,6 @@ def run(peer):
         (peer, f, p, b, s) for b in BUDGETS for s in SEEDS for f in FAMILIES for p in PROBLEMS
     ]
     STUDY.measure(sorted(cells, key=lambda cell: (cell[3], cell[1:3] == SLOW)), measured)
-
-
-def spread(values):
-    """The mean over seeds, with their standard deviation."""
-    error = f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
-    return f"{values.mean():.2f}{error}"
 
 
 def table(results):

@@ -7,6 +7,7 @@ to it, and it continues on any machine that has the file.
 import json
 import math
 from pathlib import Path
+from statistics import mean, stdev
 
 from filelock import FileLock
 
@@ -116,3 +117,9 @@ def marked(head, rows):
 def signed(value, digits=2):
     """A number with its sign; what is rounded to zero has none of its own."""
     return f"{value:+z.{digits}f}"
+
+
+def spread(values, digits=2, sign=""):
+    """The mean of several seeds, with their standard deviation."""
+    error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):{sign}z.{digits}f}{error}"

@@ -10,10 +10,10 @@ import argparse
 import math
 import time
 import warnings
-from statistics import mean, stdev
+from statistics import mean
 
 import torch
-from study import Study, marked
+from study import Study, marked, spread
 
 import prudent
 from prudent.datasets.simulate import draw, draw_pairs
@@ -54,12 +54,6 @@ def measured(name, seed, kind):
     }
 
 
-def spread(values, form):
-    """The mean of several seeds, with their standard deviation."""
-    text = format(mean(values), form)
-    return f"{text} ± {stdev(values):.3f}" if len(values) > 1 else text
-
-
 def table(results):
     """A row for each problem, over the seeds that both kinds have."""
     rows = []
@@ -75,7 +69,7 @@ def table(results):
         sharp = [[kind[seed]["log_posterior"] for seed in seeds] for kind in (ours, before)]
         gain = [new - old for new, old in zip(*sharp, strict=True)]
         outside = mean(before[seed]["leakage"] for seed in seeds)
-        means = (spread(sharp[0], ".3f"), spread(sharp[1], ".3f"), spread(gain, "+z.3f"))
+        means = (*(spread(values, 3) for values in sharp), spread(gain, 3, "+"))
         rows.append((name, f"{BUDGET:,}", str(len(seeds)), *means, f"{100 * outside:.1f} %"))
     return rows
 

@@ -8,19 +8,18 @@ flows, trained on the same pairs, come from peers.json.
 """
 
 import argparse
-import json
 import math
 import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-from study import ROOT, SweepStudy, marked, signed
+from study import ROOT, Study, SweepStudy, marked, signed
 
 from prudent.diagnostics.verdict import margin
 from prudent.training.methods import look
 
-PEERS, README = Path(__file__).with_name("peers.json"), ROOT / "README.md"
+README = ROOT / "README.md"
 # What stands between these lines of README.md is the table of `unseen.py figure`.
 BLOCK = re.compile(r"(?<=<!-- unseen -->\n).*?(?=<!-- end of unseen -->)", re.DOTALL)
 # The problems and the budget of the figure, and the estimator with which others are compared.
@@ -45,10 +44,9 @@ HEAD = ("problem", "simulations", "estimator", "seeds", "safe", "AUC", "worst sh
 
 def single_flows():
     """The results of one flow on the pairs of the study, by our defaults and by those of sbi."""
-    known = json.loads(PEERS.read_text())
     return [
         {**one, "method": "npe", "members": 1, "recalibrate": "no", "num_pairs": one["num_test"]}
-        for one in known
+        for one in Study("peers", ()).read()
         if one["family"] == "npe" and one["problem"] in PROBLEMS
     ]
 

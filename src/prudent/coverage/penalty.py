@@ -236,11 +236,11 @@ class CoveragePenalty(nn.Module):
         if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
             came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
-        num_pairs, step = len(theta), Step.current(posterior, theta)
+        num_pairs, step = len(theta), Step.of(posterior, theta)
         index = torch.arange(num_pairs, device=theta.device)
         if self.training and self.fraction < 1:
             index, posterior, theta = _thin(posterior, theta, self.fraction)
-        if step is None or not step.takes_draws:  # the penalty is alone with its share
+        if not step.takes_draws:  # the penalty is alone with its share
             step, index = Step(posterior, theta), torch.arange(len(theta), device=theta.device)
         drawn = draw(self.proposal, posterior, self.num_samples, theta)
         if self.proposal == "draws":

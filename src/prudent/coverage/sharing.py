@@ -38,11 +38,12 @@ class Step:
         self._found: dict[tuple[str, bool], Tensor] = {}
 
     @classmethod
-    def current(cls, posterior: Any, theta: Tensor) -> "Step | None":
-        """The step whose terms are being evaluated, if it is about these pairs."""
+    def of(cls, posterior: Any, theta: Tensor) -> "Step":
+        """The step whose terms are being evaluated, if it is about these pairs, or a new one."""
         step = _STEP.get()
-        known = step is not None and step.posterior is posterior and step.theta is theta
-        return step if known else None
+        if step is not None and step.posterior is posterior and step.theta is theta:
+            return step
+        return cls(posterior, theta)
 
     @contextmanager
     def running(self) -> Iterator[Self]:

@@ -61,9 +61,9 @@ from prudent.estimators.priors import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy; up
-# to so many it is what draws are checked against.
-GRID_UP_TO, MIXTURES_UP_TO = 2, 3
+# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy; of
+# so many, ratios have draws of their own.
+GRID_UP_TO, MIXED = 2, (3,)
 # The region whose volume is reported.
 VOLUME_LEVEL = 0.9
 # With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
@@ -417,17 +417,16 @@ def choose(
         return
     even = estimator.normalized and isinstance(first, FromNoise)
     boxed = support_bounds(prior, dim) is not None
-    mixtures = method == "auto" and boxed and GRID_UP_TO < dim <= MIXTURES_UP_TO
-    if method == "auto":
-        method = "grid" if dim <= GRID_UP_TO and boxed and not even else "samples"
-    if method not in METHODS:
-        raise unknown_name("coverage method", method, [*METHODS, "auto"])
-    if mixtures and not estimator.normalized:
+    if method == "auto" and boxed and not estimator.normalized and dim in MIXED:
         yield Mixtures(estimator, pairs)
         # On thin ridges the cells of a grid can be wrong without a sign: it comes last.
         yield Importance(estimator, dim)
         yield Grid(estimator, pairs)
         return
+    if method == "auto":
+        method = "grid" if dim <= GRID_UP_TO and boxed and not even else "samples"
+    if method not in METHODS:
+        raise unknown_name("coverage method", method, [*METHODS, "auto"])
     if method == "grid":
         grid = Grid(estimator, pairs)
         yield grid

@@ -30,8 +30,7 @@ NUM_CHECKED = 4096
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
     r"""Negative log-density of the nominal parameters, :math:`-\log q(\theta_i \mid x_i)`."""
-    step = Step.current(posterior, theta) or Step(posterior, theta)
-    return -step.log_prob().mean()
+    return -Step.of(posterior, theta).log_prob().mean()
 
 
 def bce(posterior: LogRatio, theta: Tensor) -> Tensor:
@@ -74,8 +73,7 @@ WANTED = ((nll, "log_prob"), (bce, "log_ratio"), (balance, "log_ratio"))
 
 def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
     """Log ratios of joint and of marginal pairs, those of the step if it is about these pairs."""
-    step = Step.current(posterior, theta) or Step(posterior, theta)
-    return step.log_ratios().unbind()
+    return Step.of(posterior, theta).log_ratios().unbind()
 
 
 class WeightedSum:
