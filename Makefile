@@ -86,7 +86,7 @@ package:
 	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
 	$(CORE)/pip install $(OPTIONS) hatchling
 	$(CORE)/python -m hatchling build --directory dist
-	$(CORE)/pip install $(OPTIONS) dist/*.whl pytest hypothesis
+	$(CORE)/pip install $(OPTIONS) dist/*.whl pytest pytest-timeout hypothesis
 	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
 	@echo "Package: $$(ls dist)"
 

@@ -16,7 +16,7 @@ from prudent.recalibration import Powered, recalibrate
 from prudent.recalibration.temperature import fit_temperature, is_safe
 
 PROBLEM = prudent.problems.get("gaussian")
-CALIBRATION, NEW = PROBLEM.draw(1000, 1), PROBLEM.draw(4000, 2)
+CALIBRATION, NEW = PROBLEM.draw(1000, 1), PROBLEM.draw(2500, 2)
 FEW = tuple(values[:300] for values in CALIBRATION)
 
 
@@ -25,7 +25,7 @@ def trained_with(noise, method):
     torch.manual_seed(0)
     theta = PROBLEM.prior.sample((6000,))
     x = theta + noise * NOISE * torch.randn(theta.shape)
-    options = {"method": method, "epochs": 12, "progress": False}
+    options = {"method": method, "epochs": 12, "hidden": [32, 32], "progress": False}
     return prudent.fit(theta, x, PROBLEM.prior, **options)
 
 

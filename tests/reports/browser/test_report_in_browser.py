@@ -121,6 +121,7 @@ def visit(browser, stores):
         page.on("pageerror", lambda error: noise.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (noise.append("dialog"), dialog.dismiss()))
         page.on("request", lambda request: _listen(request, address, noise))
+        page.bring_to_front()
         page.goto(address + fragment)
         if options.get("java_script_enabled", True):
             page.wait_for_selector(DRAWN)
@@ -171,7 +172,10 @@ def headings(page):
 def scroll_through(page):
     """Draws every plot, as a reader does who scrolls to the end."""
     page.evaluate("""async () => {
-        const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        const frame = () => new Promise((done) => {
+            requestAnimationFrame(() => setTimeout(done));
+            setTimeout(done, 1000);  // a browser may stop to draw a page that it thinks is hidden
+        });
         for (let top = 0; top < document.documentElement.scrollHeight; top += 800) {
             scrollTo(0, top);
             await frame();
