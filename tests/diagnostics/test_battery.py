@@ -27,7 +27,7 @@ PLAN = (
     ("auto", 50, tuple(SHAPES), (3,)),
     ("importance", 80, ("correlated", "banana", "spike aside", "bounded", "heavy-tailed"), (2,)),
     ("importance", 60, tuple(SHAPES), (5,)),
-    ("importance", 50, ("correlated", "spike"), (10,)),
+    ("importance", 60, ("correlated", "spike"), (10,)),
     ("samples", 500, tuple(SHAPES), (2, 50)),
 )
 CASES = [
