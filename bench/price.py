@@ -38,7 +38,7 @@ def table(results):
     for problem, budget, method in cells:
         seeds = sorted({key[3] for key in known if key[:3] == (problem, budget, method)})
         pairs = [
-            [known.get((problem, budget, method, seed, f)) for f in (0.125, 1.0)] for seed in seeds
+            [known.get((problem, budget, method, seed, f)) for f in (0.1, 1.0)] for seed in seeds
         ]
         pairs = [pair for pair in pairs if None not in pair]
         if not pairs:

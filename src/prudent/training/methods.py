@@ -84,7 +84,7 @@ PLAIN = {
     "fraction": 1.0,
 }
 # A coverage penalty remembers the alphas of earlier steps, and looks at a few pairs of each.
-CHEAP = {"proposal": "even", "fraction": 0.125}
+CHEAP = {"proposal": "even", "fraction": 0.1}
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
