@@ -28,13 +28,8 @@ RECOMMENDED = "prudent"
 STUDY = SweepStudy(
     "unseen",
     ("problem", "budget", "method", "members", "recalibrate", "seed"),
-    # The recommended estimator first, then small budgets; ratios with three parameters last.
-    lambda one: (
-        one.problem == "mg1" and one.method.endswith("nre"),
-        one.method != RECOMMENDED,
-        one.budget,
-        one.seed,
-    ),
+    # The recommended estimator first, then small budgets.
+    lambda one: (one.method != RECOMMENDED, one.budget, one.seed),
 )
 SHORT_HEAD = ("estimator", "runs", "claim too much", "worst shortfall", "mean AUC",
               "log posterior")  # fmt: skip
