@@ -33,7 +33,7 @@ from prudent.estimators.summaries import to_arviz
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
-PARTS_DRAWS = 256
+PARTS_DRAWS = 160
 # The format of the files of diagnoses.
 FORMAT = 1
 
