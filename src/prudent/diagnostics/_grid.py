@@ -77,6 +77,7 @@ class Grid:
     """
 
     name = "grid"
+    most_unresolved = 1.0
 
     def __init__(self, estimator: Estimator, pairs: Pairs) -> None:
         dim = pairs.theta.shape[1]

@@ -87,6 +87,8 @@ class Strategy(Protocol):
     name: str
     # The evaluations of one posterior in one call, which bound the rows of a batch.
     at_once: int
+    # The share of pairs that may be not resolved while others are trusted.
+    most_unresolved: float
 
     def __call__(self, posterior: Any, pairs: Pairs, log_prob: Tensor) -> Points:
         """Points for the posteriors of some pairs, with the log-density at their truths (N,)."""
@@ -145,6 +147,7 @@ class Samples:
     """
 
     name = "samples"
+    most_unresolved = 1.0
 
     def __init__(
         self, prior: Prior, even_dim: int | None = None, num_draws: int | None = None
@@ -184,6 +187,7 @@ class Draws:
     """
 
     name = "draws"
+    most_unresolved = 1.0
 
     def __init__(self, prior: Prior, num_draws: int | None = None) -> None:
         self.prior, self.at_once = prior, num_draws or NUM_POOLED
@@ -209,6 +213,7 @@ class Importance:
     """
 
     name = "importance"
+    most_unresolved = 1.0
 
     def __init__(self, estimator: Estimator, dim: int) -> None:
         self.estimator, self.prior = estimator, estimator.prior

@@ -155,7 +155,7 @@ class Measurement:
         not resolved in many pairs may be overlooked in the others.
 
         Args:
-            most_unresolved: The share of pairs that may be not resolved while others are.
+            most_unresolved: See :class:`Strategy`.
         """
         if float((~self.resolved)[self.valid].double().mean()) > most_unresolved:
             return replace(self, resolved=torch.zeros_like(self.resolved))
@@ -356,7 +356,7 @@ def _measured(
             witness(batch, log_prob if points.score is None else points.score, points)
         if bar is not None:
             bar.advance({}, len(batch))
-    return Measurement.join(parts)._distrusted(getattr(strategy, "most_unresolved", 1.0))
+    return Measurement.join(parts)._distrusted(strategy.most_unresolved)
 
 
 def _alpha(log_prob: Tensor, points: Points, uniform: Tensor, size: Tensor) -> Tensor:
