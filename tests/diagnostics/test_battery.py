@@ -23,7 +23,6 @@ ROUND = ("correlated", "two modes", "spike", "bounded", "heavy-tailed")
 PLAN = (
     ("grid", 200, ROUND, (1,)),
     ("grid", 80, tuple(SHAPES), (2,)),
-    ("grid", 60, ("correlated", "spike"), (3,)),
     ("auto", 50, tuple(SHAPES), (3,)),
     ("importance", 80, ("correlated", "banana", "spike aside", "bounded", "heavy-tailed"), (2,)),
     ("importance", 60, tuple(SHAPES), (5,)),

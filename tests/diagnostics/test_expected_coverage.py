@@ -55,16 +55,15 @@ def largest_difference(one, other):
 
 
 @pytest.mark.parametrize("widen", [0.8, 1.25])
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 2])
 def test_the_grid_is_exact_on_a_normal(dim, widen):
-    theta, x = boxed_pairs(2000 if dim < 3 else 100, dim)
+    theta, x = boxed_pairs(2000, dim)
     estimator = boxed(dim=dim, widen=widen, normalized=False, log_scale=5.0)
     measured = measure(estimator, Pairs.of(theta, x), "grid", progress=False)
     exact = normal_alpha(theta, x, widen * NOISE)
     assert (measured.alpha - exact).abs().max() < 0.015
     assert (measured.alpha - exact).abs().mean() < 0.004
-    if dim < 3:
-        assert largest_difference(measured.alpha, exact) <= 0.005
+    assert largest_difference(measured.alpha, exact) <= 0.005
     assert (measured.log_norm - 5.0).abs().max() < 0.01
     torch.testing.assert_close(measured.mean, x, atol=0.01, rtol=0)
     expected = torch.full_like(x, (widen * NOISE) ** 2)
@@ -74,9 +73,8 @@ def test_the_grid_is_exact_on_a_normal(dim, widen):
 
 
 def test_the_grid_needs_far_fewer_cells_than_a_flat_one():
-    evaluations = {dim: side**dim + cut * SPLIT**dim for dim, (side, cut, _) in SIZES.items()}
-    assert evaluations[2] < 90**2 / 10
-    assert evaluations[3] < 90**3 / 70
+    side, cut, _ = SIZES[2]
+    assert side**2 + cut * SPLIT**2 < 90**2 / 10
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.01, 0.001])
@@ -154,11 +152,7 @@ def test_two_modes_of_different_width_against_a_fine_grid():
     assert (coarse - plain).abs().mean() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("method", "most", "mean"), [("grid", 0.01, 0.003), ("auto", 0.06, 0.015)]
-)
-def test_three_correlated_parameters_against_a_fine_grid(method, most, mean):
-    """Cells know a broad normal better than 500 weighted draws, at ten times the price."""
+def test_three_correlated_parameters_against_a_fine_grid():
     covariance = 0.3 * torch.tensor([[1.0, 0.8, 0.0], [0.8, 1.0, -0.3], [0.0, -0.3, 0.4]])
     torch.manual_seed(0)
     x = 2 * torch.rand(20, 3) - 1
@@ -171,18 +165,15 @@ def test_three_correlated_parameters_against_a_fine_grid(method, most, mean):
 
     theta = make(x).sample()
     estimator = Known(make, box(3), normalized=False)
-    measured = measure(estimator, Pairs.of(theta, x), method, progress=False)
-    assert measured.method == ("grid" if method == "grid" else "importance")
+    measured = measure(estimator, Pairs.of(theta, x), progress=False)
+    assert measured.method == "importance"
     plain = flat_alpha(log_density, theta, x, LOW, HIGH, side=90)
-    assert (measured.alpha - plain).abs().max() < most
-    assert (measured.alpha - plain).abs().mean() < mean
+    assert (measured.alpha - plain).abs().max() < 0.06
+    assert (measured.alpha - plain).abs().mean() < 0.015
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "most", "median"), [("grid", 0.01, 0.006), ("auto", 0.05, 0.015)]
-)
-def test_a_trained_ratio_of_three_parameters_against_plain_draws(method, most, median):
+def test_a_trained_ratio_of_three_parameters_against_plain_draws():
     """The prior's draws, weighted; a pair's error is 0.5 / sqrt(effective draws) at most."""
     problem = prudent.problems.get("mg1")
     estimator = prudent.fit(
@@ -190,7 +181,7 @@ def test_a_trained_ratio_of_three_parameters_against_plain_draws(method, most, m
         progress=False,
     )  # fmt: skip
     theta, x = problem.draw(16, 0, "test")
-    measured = measure(estimator, Pairs.of(theta, x), method, progress=False)
+    measured = measure(estimator, Pairs.of(theta, x), progress=False)
     torch.manual_seed(0)
     draws = problem.prior.sample((400_000, 1))
     plain, size = [], []
@@ -202,16 +193,16 @@ def test_a_trained_ratio_of_three_parameters_against_plain_draws(method, most, m
             plain.append(weight[log_prob < own].sum())
             size.append(1 / weight.square().sum())
     error = (measured.alpha - torch.stack(plain)).abs()
-    assert measured.method == ("grid" if method == "grid" else "importance")
-    assert (error - 2 / torch.stack(size).sqrt()).max() < most
-    assert error.median() < median
+    assert measured.method == "importance"
+    assert (error - 2 / torch.stack(size).sqrt()).max() < 0.05
+    assert error.median() < 0.015
     assert torch.stack(size).median() > 1000
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 2])
 def test_grid_samples_and_importance_agree(dim):
     """With 1,000 draws an alpha has an error of 0.016 at most, and no bias."""
-    pairs = Pairs.of(*boxed_pairs(500 if dim < 3 else 150, dim))
+    pairs = Pairs.of(*boxed_pairs(500, dim))
     found = {
         method: measure(boxed(dim=dim, widen=0.8, normalized=flow), pairs, method, progress=False)
         for method, flow in (("grid", True), ("samples", True), ("importance", False))

@@ -1,6 +1,5 @@
-"""Mixtures of three parameters against exact alphas, and what they must leave to the grid."""
+"""Mixtures of three parameters against exact alphas, and what they must leave to others."""
 
-import importlib
 import math
 
 import pytest
@@ -10,15 +9,15 @@ from shapes import Case
 
 from prudent._randomness import seeded
 from prudent.datasets import Pairs
-from prudent.diagnostics._grid import Grid
 from prudent.diagnostics._mixtures import ENOUGH, Mixtures
+from prudent.diagnostics._points import Importance
 from prudent.diagnostics.expected_coverage import _measured, measure
 
 NUMBER = 60
 
 
 def by_mixtures(estimator, theta, x):
-    """What mixtures alone say, with nothing left to the grid."""
+    """What mixtures alone say, with nothing left to others."""
     pairs = Pairs.of(theta, x)
     with seeded(0, "mixtures"), torch.no_grad():
         return _measured(estimator, pairs, Mixtures(estimator, pairs), 0, None, None)
@@ -86,26 +85,26 @@ def test_alphas_of_spikes_are_right_whoever_measures_them(shape):
     assert measured.resolved.double().mean() >= 0.9
 
 
-def test_pairs_that_are_not_resolved_go_to_the_grid(monkeypatch):
-    case = Case((1.0, 0.02, 0.7), 3, 1.0, 0.0, normalized=False, number=20)
+@pytest.mark.parametrize("spike", [0.02, 0.05])
+def test_pairs_that_are_not_resolved_go_to_draws_that_learn(monkeypatch, spike):
+    case = Case((1.0, spike, 0.7), 3, 1.0, 0.0, normalized=False, number=40, edge=10.0)
     asked = []
-    call = Grid.__call__
+    call = Importance.__call__
 
     def spy(self, posterior, pairs, log_prob):
         asked.append(len(pairs))
         return call(self, posterior, pairs, log_prob)
 
-    monkeypatch.setattr(Grid, "__call__", spy)
+    monkeypatch.setattr(Importance, "__call__", spy)
     measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
-    assert sum(asked) == 20
+    assert sum(asked) == 40
     assert measured.method == "importance"
     wrong = (measured.alpha - case.alpha).abs() > 0.1
     assert not bool((wrong & measured.resolved).any())
 
 
-def test_the_grid_looks_at_nothing_if_all_is_resolved(monkeypatch):
-    module = importlib.import_module("prudent.diagnostics.expected_coverage")
-    monkeypatch.setattr(module, "Grid", lambda *_: pytest.fail("the grid was made"))
+def test_others_look_at_nothing_if_all_is_resolved(monkeypatch):
+    monkeypatch.setattr(Importance, "__call__", lambda *_: pytest.fail("they were asked"))
     case = Case("correlated", 3, 1.0, 0.0, normalized=False, number=20)
     measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
     assert bool(measured.resolved.all())

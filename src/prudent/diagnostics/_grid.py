@@ -37,7 +37,7 @@ from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
-SIZES = {1: (64, 24, 6), 2: (16, 34, 3), 3: (16, 176, 2)}
+SIZES = {1: (64, 24, 6), 2: (16, 34, 3)}
 MAX_DIM = max(SIZES)
 # A cell is cut into so many a side.
 SPLIT = 3
@@ -56,7 +56,7 @@ SURPRISE = 1.0
 NUM_STEPS = 5
 # The first pairs are looked at in so many random points, by number of parameters; the others in
 # few, unless that found something.
-NUM_FIRST, MANY_POINTS, FEW_POINTS = 8, {1: 512, 2: 4096, 3: 16384}, 32
+NUM_FIRST, MANY_POINTS, FEW_POINTS = 8, {1: 512, 2: 4096}, 32
 # Looks at most, and the tolerance of the mass that they find.
 NUM_LOOKS, TOLERANCE = 3, 0.1
 # What random points find matters if it holds this share of the mass. If fewer points than that hit

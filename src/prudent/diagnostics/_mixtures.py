@@ -21,7 +21,7 @@ hide between the points. Two things give that away. The first pairs are looked a
 points, and if these find more mass, nothing is resolved. And the truth: if a single draw at its
 place would carry much of the weight, something was missed there, and that pair is not resolved.
 Where that, or anything else, leaves many pairs without an answer, none is taken as resolved. What
-is not resolved is left to :class:`~prudent.diagnostics._points.Importance` and then to the grid.
+is not resolved is left to :class:`~prudent.diagnostics._points.Importance`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prudent._randomness import even_noise
 from prudent.contracts import Estimator, Posterior
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.diagnostics._grid import MANY_POINTS, MUCH, NUM_FIRST, RARE
+from prudent.diagnostics._grid import MUCH, NUM_FIRST, RARE
 from prudent.diagnostics._points import Points, rows_of
 from prudent.estimators._students import Students
 from prudent.estimators._support import HALF_LOG_TWO_PI, Support
@@ -52,6 +52,8 @@ NUM_STUDENTS, NARROW, NUM_FITS = 4, 0.4, 4
 FITTED, MORE_FITTED, MOST_FITTED = 45, 10, 256
 # A posterior is done if so many points carry its weight, and this share of the last ones.
 ENOUGH, GOOD_SHARE = 500, 0.3
+# Points that look for more mass in the first pairs, in each of two halves.
+NUM_MORE = 8192
 # A truth gives away what was missed if one draw there would carry this share of the weight.
 MISSED = 0.05
 # If more pairs than this are not resolved, the others may hide what is in the way there.
@@ -137,7 +139,7 @@ class Mixtures:
     def _hides(self, posterior: Posterior, pairs: Pairs) -> Tensor:
         """Whether many more points, half of them from the box, find more mass, (N,)."""
         found = torch.zeros(len(pairs), dtype=torch.bool)
-        number = MANY_POINTS[pairs.dim] // 2
+        number = NUM_MORE
         for part, rows in self._learned(posterior, pairs):
             scan = even_noise(number, len(rows), pairs.dim).to(pairs.theta)
             place = torch.cat((scan, part.fits[-1].sample(number, even=True)))

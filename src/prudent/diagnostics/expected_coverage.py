@@ -289,7 +289,7 @@ def measure(
         method: ``grid``, ``samples``, ``importance``, ``draws``, or ``auto``: draws where there
             is no density or a slow one; samples for flows that take noise; otherwise the grid
             for one or two parameters in a box; otherwise samples for flows and importance for
-            ratios, of which the grid takes what is not resolved of three parameters in a box.
+            ratios.
         seed: The seed of draws and ties.
         progress: None for a bar on terminals, True or False.
         num_draws: The number of draws from flows, None for as many as one alpha needs; averages
@@ -419,9 +419,7 @@ def choose(
     boxed = support_bounds(prior, dim) is not None
     if method == "auto" and boxed and not estimator.normalized and dim in MIXED:
         yield Mixtures(estimator, pairs)
-        # On thin ridges the cells of a grid can be wrong without a sign: it comes last.
         yield Importance(estimator, dim)
-        yield Grid(estimator, pairs)
         return
     if method == "auto":
         method = "grid" if dim <= GRID_UP_TO and boxed and not even else "samples"
