@@ -43,14 +43,15 @@ HIDDEN = {"nre": (256,) * 4, "npe": (128,) * 4}
 # sbi's spline flow has two hidden layers, whatever one asks for.
 HIDDEN_OF_SBI = {"nre": HIDDEN["nre"], "npe": (128,) * 2}
 MEMORY = """
-import resource, sys, torch
+import re, sys, torch
 sys.path.insert(0, {here!r})
 import penalty
 torch.set_num_threads(1)
 one = penalty.ours("calnre", {number})
 for _ in range(5):
     one()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+# Not ru_maxrss, which a process inherits from who started it.
+print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 """
 
 
