@@ -11,11 +11,12 @@ from statistics import mean, stdev
 
 from study import SweepStudy, marked, signed
 
-from prudent.training.methods import look
+from prudent.training.methods import CHEAP, look
 
 HEAD = ("problem", "simulations", "method", "pairs of runs", "AUC, share / whole",
         "difference", "log posterior, share / whole", "difference")  # fmt: skip
 KEYS = ("problem", "budget", "method", "seed")
+SHARE = CHEAP["fraction"]
 STUDY = SweepStudy(
     "price",
     (*KEYS, "fraction"),
@@ -38,7 +39,7 @@ def table(results):
     for problem, budget, method in cells:
         seeds = sorted({key[3] for key in known if key[:3] == (problem, budget, method)})
         pairs = [
-            [known.get((problem, budget, method, seed, f)) for f in (0.1, 1.0)] for seed in seeds
+            [known.get((problem, budget, method, seed, f)) for f in (SHARE, 1.0)] for seed in seeds
         ]
         pairs = [pair for pair in pairs if None not in pair]
         if not pairs:

@@ -12,7 +12,7 @@ from prudent.diagnostics import expected_coverage, judge
 
 # Enough to call the right posterior calibrated; the wrong ones need fewer.
 NUM_PAIRS, NUM_WRONG = 1000, 600
-EXACT, NARROW, WIDE, MOVED = (
+CASES = EXACT, NARROW, WIDE, MOVED = (
     (1.0, 0.0, "calibrated within"),
     (0.8, 0.0, "over-confident"),
     (1.25, 0.0, "conservative"),
@@ -23,8 +23,8 @@ EXACT, NARROW, WIDE, MOVED = (
 @pytest.mark.parametrize(
     ("widen", "shift", "words", "dim", "ratio"),
     [
-        *((*case, dim, False) for case in (EXACT, NARROW, WIDE, MOVED) for dim in (1, 2, 5, 10)),
-        *((*case, dim, True) for case in (EXACT, NARROW, WIDE, MOVED) for dim in (1, 2)),
+        *((*case, dim, False) for case in CASES for dim in (1, 2, 5, 10)),
+        *((*case, dim, True) for case in CASES for dim in (1, 2)),
         # Slow to normalize.
         pytest.param(*EXACT, 5, True, marks=pytest.mark.slow),
         pytest.param(*NARROW, 10, True, marks=pytest.mark.slow),

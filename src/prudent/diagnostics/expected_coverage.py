@@ -42,7 +42,7 @@ from prudent._randomness import generator, seeded
 from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable, SlowDensity
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.diagnostics._grid import Grid
+from prudent.diagnostics._grid import MAX_DIM, Grid
 from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import (
     Draws,
@@ -61,9 +61,8 @@ from prudent.estimators.priors import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
-# Up to so many parameters the grid needs fewer evaluations than draws, for the same accuracy; of
-# so many, ratios have draws of their own.
-GRID_UP_TO, MIXED = 2, (3,)
+# Ratios of so many parameters have draws of their own.
+MIXED = 3
 # The region whose volume is reported.
 VOLUME_LEVEL = 0.9
 # With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
@@ -417,12 +416,12 @@ def choose(
         return
     even = estimator.normalized and isinstance(first, FromNoise)
     boxed = support_bounds(prior, dim) is not None
-    if method == "auto" and boxed and not estimator.normalized and dim in MIXED:
+    if method == "auto" and boxed and not estimator.normalized and dim == MIXED:
         yield Mixtures(estimator, pairs)
         yield Importance(estimator, dim)
         return
     if method == "auto":
-        method = "grid" if dim <= GRID_UP_TO and boxed and not even else "samples"
+        method = "grid" if dim <= MAX_DIM and boxed and not even else "samples"
     if method not in METHODS:
         raise unknown_name("coverage method", method, [*METHODS, "auto"])
     if method == "grid":
