@@ -106,6 +106,20 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_finish(tmp_path, monk
     assert started(tmp_path)[206] == 1
 
 
+def test_a_worker_that_dask_gives_up_is_begun_again(tmp_path):
+    """As it does with one that dies while it starts."""
+    import dask
+
+    from prudent.experiments.engines import open_engine
+
+    lost = {"distributed.deploy.lost-worker-timeout": "1s"}
+    with dask.config.set(lost), open_engine("dask", 1, tmp_path / "scratch") as engine:
+        (nanny,) = engine._cluster.workers.values()
+        engine._cluster.sync(nanny.close)
+        future = engine.submit(os.getpid)
+        assert wait_for(lambda: list(engine.rows()) or future.done())
+
+
 def test_nobody_is_left_when_the_sweep_is_killed(tmp_path):
     prepare(tmp_path, [160], epochs=100_000)
     process = start(tmp_path, "--engine", "dask", workers=1)

@@ -34,7 +34,7 @@ ADDRESS = re.compile(r"(tcp|tls|ucx|ucxx|ws|wss)://[\w.:\[\]-]+:\d{1,5}")
 # Deaths before Dask gives a call up, as many as the runner allows on local processes.
 MOST_DEATHS = 3
 CONNECT_SECONDS = 8
-CAPACITY_SECONDS = 2.0
+COUNT_SECONDS = 2.0
 CLOSE_SECONDS = 3
 LOST = "the Dask scheduler is lost. Nothing is lost on disk; run the same command again."
 
@@ -43,24 +43,41 @@ _alone = threading.Lock()
 
 
 class Dask(Engine):
-    """Calls on the workers of a Dask scheduler, perhaps of a cluster of its own."""
+    """Calls on the workers of a Dask scheduler, perhaps of a cluster of its own.
 
-    def __init__(self, client: Any, cluster: Any = None, scratch: Path | None = None) -> None:
+    Args:
+        client: The client of the scheduler.
+        cluster: A cluster that ends with the engine.
+        scratch: A directory that ends with it, too.
+        workers: The number of workers that the cluster is to have at any time, 0 if others see to
+            that. Dask gives up a worker that dies while it starts, or is slow to start again.
+    """
+
+    def __init__(
+        self, client: Any, cluster: Any = None, scratch: Path | None = None, workers: int = 0
+    ) -> None:
         self._client, self._cluster, self._scratch = client, cluster, scratch
+        self._workers = workers
         self._told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._futures: dict[Future[Any], Any] = {}
-        self._capacity = (0.0, 1)
+        self._counted = (0.0, 1)
         client.register_plugin(_plugin(sys.path[0], os.getcwd()), name=TOPIC)
         client.subscribe_topic(TOPIC, lambda event: self._told.put(event[1]))
 
     @property
     def capacity(self) -> int:
         """The number of workers now, at least one: the first may still be on its way."""
+        return max(1, self._count())
+
+    def _count(self) -> int:
+        """The number of workers, at most some seconds ago; those that are missing are started."""
         now = time.monotonic()
-        if now - self._capacity[0] > CAPACITY_SECONDS:
+        if now - self._counted[0] > COUNT_SECONDS:
             with _lost():
-                self._capacity = (now, max(1, len(self._client.nthreads())))
-        return self._capacity[1]
+                self._counted = (now, len(self._client.nthreads()))
+            if self._counted[1] < self._workers:
+                self._cluster.scale(self._workers)
+        return self._counted[1]
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Begin a call; a path among its arguments means the same directory on all machines."""
@@ -85,6 +102,8 @@ class Dask(Engine):
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Rows of progress that workers sent since the last call."""
+        if self._workers:  # calls may wait for a worker that is lost
+            self._count()
         while not self._told.empty():
             yield self._told.get()
 
@@ -158,13 +177,17 @@ def local_cluster(workers: int, scratch: Path) -> Dask:
         host="127.0.0.1",
         silence_logs=logging.CRITICAL,
         local_directory=str(scratch),
+        keep=workers,
     )
 
 
-def own_cluster(kind: Any, scratch: Path, scheduler: str, **arguments: Any) -> Dask:
+def own_cluster(
+    kind: Any, scratch: Path, scheduler: str, *, keep: int = 0, **arguments: Any
+) -> Dask:
     """Start a cluster that nobody else can use.
 
-    ``kind`` is its class, and ``scheduler`` the name of the argument that goes to its scheduler.
+    ``kind`` is its class, ``scheduler`` the name of the argument that goes to its scheduler, and
+    ``keep`` the number of workers of :class:`Dask`.
     """
     distributed = _quiet_distributed()
     import dask
@@ -180,7 +203,8 @@ def own_cluster(kind: Any, scratch: Path, scheduler: str, **arguments: Any) -> D
     security = distributed.Security.temporary()
     with dask.config.set(settings):
         cluster = kind(protocol="tls://", security=security, **arguments)
-        return Dask(distributed.Client(cluster, set_as_default=False), cluster, scratch)
+        client = distributed.Client(cluster, set_as_default=False)
+        return Dask(client, cluster, scratch, keep)
 
 
 def _quiet_distributed() -> Any:
