@@ -3,16 +3,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Neighbours stay with one worker, which then makes the fixtures of a file once, until another one
-# has nothing left to do.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses logical --dist worksteal
+# One worker more than cores: tests of processes mostly wait. Neighbours stay with one worker, which
+# then makes the fixtures of a file once, until another one has nothing left to do.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
 	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
 	tests/experiments/test_settings.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
-# What is imported is compiled then; torch alone has thousands of files that never are.
+# What is imported is compiled then; torch alone has thousands of files that never are. Where an
+# environment forbids to keep that, each of the hundreds of processes of the tests compiles anew.
+unexport PYTHONDONTWRITEBYTECODE
 OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 INSTALL := $(BIN)/pip install $(OPTIONS)
 

@@ -1,7 +1,8 @@
 """The defaults of sbi and of prudent on the same pairs: log posterior, coverage and CPU time.
 
-`peers.py sbi` and `peers.py prudent` measure what is missing in peers.json; they can be killed and
-go on. `peers.py table` compares.
+`peers.py sbi` and `peers.py prudent` measure what is missing in peers.json, `peers.py times` what
+is missing in times.json: both trainings of a cell, one after the other. All can be killed and go
+on. `peers.py table` compares.
 """
 
 import argparse
@@ -29,8 +30,10 @@ NUM_TEST = 1000
 # This ratio is slow to normalize: only the first of the test pairs, and last.
 SLOW, FEWER = ("nre", "mg1"), {"mg1": 500}
 STUDY = Study("peers", ("peer", "family", "problem", "budget", "seed"))
+# CPU times are compared only if they were measured side by side: machines and loads differ.
+TIMES, PEERS = Study("times", STUDY.key[1:]), ("prudent", "sbi")
 HEAD = ("network", "problem", "simulations", "seeds", "ours", "sbi", "no worse",
-        "ours, CPU s", "sbi, CPU s")  # fmt: skip
+        "ours, CPU s", "sbi, CPU s", "ratio")  # fmt: skip
 
 
 def correlated():
@@ -113,44 +116,67 @@ def select(results, *cell):
     return [one for one in results if STUDY.cell(one)[: len(cell)] == cell]
 
 
+def timed(family, name, budget, seed):
+    """The CPU seconds of both trainings, each of which comes first for every other seed."""
+    problem, order = problem_named(name), PEERS[:: 1 if seed % 2 else -1]
+    return {peer: train(peer, problem, family, budget, seed)[1] for peer in order}
+
+
+def warm_up(*peers):
+    """Train a little: the first training of a process takes longer."""
+    for peer, family in itertools.product(peers, FAMILIES):
+        train(peer, problem_named("gaussian"), family, 256, 0)
+
+
 def run(peer):
     """Measure what is missing, the slowest of each budget last."""
-    for family in FAMILIES:  # the first training of a process takes longer
-        train(peer, problem_named("gaussian"), family, 256, 0)
+    warm_up(peer)
     cells = [
         (peer, f, p, b, s) for b in BUDGETS for s in SEEDS for f in FAMILIES for p in PROBLEMS
     ]
     STUDY.measure(sorted(cells, key=lambda cell: (cell[3], cell[1:3] == SLOW)), measured)
 
 
+def run_times():
+    """Measure the times that are missing, a seed after the other."""
+    warm_up(*PEERS)
+    cells = ((f, p, b, s) for s in SEEDS for b in BUDGETS for f in FAMILIES for p in PROBLEMS)
+    TIMES.measure(cells, timed)
+
+
 def table(results):
     """A row for each kind of network, problem and budget, over the seeds that both sides have."""
     rows = []
     for cell in itertools.product(FAMILIES, PROBLEMS, BUDGETS):
-        sides = [
-            {one["seed"]: one for one in select(results, peer, *cell)}
-            for peer in ("prudent", "sbi")
-        ]
+        sides = [{one["seed"]: one for one in select(results, peer, *cell)} for peer in PEERS]
         seeds = sorted(sides[0].keys() & sides[1].keys())
         if not seeds:
             continue
-        sharp, times = (
-            [np.array([side[seed][key] for seed in seeds], dtype=float) for side in sides]
-            for key in ("log_posterior", "cpu_seconds")
-        )
+        sharp = [np.array([side[seed]["log_posterior"] for seed in seeds]) for side in sides]
         better = "yes" if sharp[0].mean() >= sharp[1].mean() else "no"
-        numbers = (*map(spread, sharp), better, *(f"{one.mean():.1f}" for one in times))
+        numbers = (*map(spread, sharp), better, *times(cell))
         rows.append((cell[0].upper(), cell[1], f"{cell[2]:,}", str(len(seeds)), *numbers))
     return rows
 
 
+def times(cell):
+    """The mean CPU seconds of both sides, and the mean ratio."""
+    found = [one for one in TIMES.read() if TIMES.cell(one)[:3] == cell]
+    if not found:
+        return ("–",) * 3
+    ours, theirs = (np.array([one[peer] for one in found]) for peer in PEERS)
+    return *(f"{side.mean():.1f}" for side in (ours, theirs)), f"{(ours / theirs).mean():.2f}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("sbi", "prudent", "table"))
+    parser.add_argument("what", choices=(*PEERS, "times", "table"))
     what = parser.parse_args().what
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if what != "table":
+    if what == "times":
+        run_times()
+    elif what != "table":
         run(what)
     print(marked(HEAD, table(STUDY.read())), end="")
 

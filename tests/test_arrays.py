@@ -241,7 +241,7 @@ def test_a_prior_of_float64(method, tmp_path):
     assert posterior.log_prob(theta[:3]).dtype == torch.float64
     assert posterior.log_ratio(theta[:3]).dtype == torch.float64
     found = {
-        way: diagnose(estimator, theta[:40], x[:40], method=way, progress=False).log_posterior
+        way: diagnose(estimator, theta[:20], x[:20], method=way, progress=False).log_posterior
         for way in ("grid", "samples", "importance")
     }
     assert max(found.values()) - min(found.values()) < 0.05

@@ -90,8 +90,11 @@ class Support(nn.Module):
             self.register_buffer(name, value, persistent=False)
         left, right = self.low.isfinite(), self.high.isfinite()
         kinds = {"both": left & right, "left": left & ~right, "right": right & ~left}
+        # None stands for all parameters, which need not be picked out.
         self.kinds = {
-            kind: own.nonzero().squeeze(1) for kind, own in kinds.items() if bool(own.any())
+            kind: None if bool(own.all()) else own.nonzero().squeeze(1)
+            for kind, own in kinds.items()
+            if bool(own.any())
         }
 
     def forward(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,8 +102,16 @@ class Support(nn.Module):
 
         Outside the support that is minus infinity, and so is any density of theta.
         """
-        values, number = theta, torch.finfo(theta.dtype)
         outside = torch.zeros(theta.shape[:-1], dtype=torch.bool, device=theta.device)
+        for index in self.kinds.values():
+            low, high, some = self._own(index, theta)
+            outside = outside | ((some < low) | (some > high)).any(dim=-1)
+        values = self.coordinates(theta)
+        return values, self.log_volume(values).masked_fill(outside, -torch.inf)
+
+    def coordinates(self, theta: Tensor) -> Tensor:
+        """Coordinates of ``theta`` (..., D), as if what is outside were on the edge."""
+        values, number = theta, torch.finfo(theta.dtype)
         for kind, index in self.kinds.items():
             low, high, some = self._own(index, theta)
             if kind == "both":
@@ -110,9 +121,8 @@ class Support(nn.Module):
             else:
                 away = some - low if kind == "left" else high - some
                 place = away.clamp(min=number.tiny).log()
-            values = values.index_copy(-1, index.to(theta.device), place)
-            outside = outside | ((some < low) | (some > high)).any(dim=-1)
-        return values, self.log_volume(values).masked_fill(outside, -torch.inf)
+            values = _put(values, index, place)
+        return values
 
     def log_volume(self, values: Tensor) -> Tensor:
         """The log of the volume of coordinates (..., D) per unit of theta, (...)."""
@@ -133,9 +143,17 @@ class Support(nn.Module):
                 found = torch.lerp(low, high, torch.special.ndtr(some)).clamp(low, high)
             else:
                 found = low + some.exp() if kind == "left" else high - some.exp()
-            theta = theta.index_copy(-1, index.to(values.device), found)
+            theta = _put(theta, index, found)
         return theta
 
-    def _own(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _own(self, index: Tensor | None, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The ends of some parameters, and their values."""
-        return self.low[index].to(values), self.high[index].to(values), values[..., index]
+        low, high = self.low.to(values), self.high.to(values)
+        if index is None:
+            return low, high, values
+        return low[index], high[index], values[..., index]
+
+
+def _put(values: Tensor, index: Tensor | None, new: Tensor) -> Tensor:
+    """Values (..., D) with new ones of some parameters."""
+    return new if index is None else values.index_copy(-1, index.to(values.device), new)

@@ -217,7 +217,7 @@ class NeuralEstimator(Saved):
                 f"{float(x.max()):.1e}. Divide it by a constant."
             )
         self._check_digits(theta, x)
-        values, _ = self.support(theta.to(self.dtype))
+        values = self.support.coordinates(theta.to(self.dtype))
         self.theta_scale.adapt(values)
         self.x_scale.adapt(x)
         if self.regression is not None:
@@ -227,11 +227,19 @@ class NeuralEstimator(Saved):
     def standard(self, theta: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Theta (..., N, D) as the network sees it, and the log of its volume there, (..., N)."""
         values, log_volume = self.support(theta)
-        standard = self.theta_scale(values).to(features)
         log_volume = log_volume - self.theta_scale.log_scale()
-        if self.regression is None:
-            return standard, log_volume
-        return self.regression(standard, features), log_volume - self.regression.log_scale()
+        if self.regression is not None:
+            log_volume = log_volume - self.regression.log_scale()
+        return self._seen(values, features), log_volume
+
+    def place(self, theta: Tensor, features: Tensor) -> Tensor:
+        """Theta (..., N, D) as the network sees it, without a volume, which ratios do not have."""
+        return self._seen(self.support.coordinates(theta), features)
+
+    def _seen(self, values: Tensor, features: Tensor) -> Tensor:
+        """Coordinates of the support as the network sees them."""
+        standard: Tensor = self.theta_scale(values).to(features)
+        return standard if self.regression is None else self.regression(standard, features)
 
     def original(self, standard: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """The inverse of :meth:`standard`: theta, and the log of the volume of what it comes from.

@@ -62,7 +62,7 @@ class FlowMatchingPosterior(FlowPosterior):
 
     def matching_error(self, theta: Tensor) -> Tensor:
         """The squared error of the velocity toward ``theta`` (N, D) for new noise, as (N,)."""
-        end, _ = self.estimator.standard(theta, self.features)
+        end = self.estimator.place(theta, self.features)
         first = torch.arange(NUM_TIMES).reshape(-1, 1, 1)
         time = ((first + torch.rand(NUM_TIMES, len(end), 1)) / NUM_TIMES).to(end)
         start = torch.randn(NUM_TIMES, *end.shape).to(end)

@@ -7,7 +7,7 @@ that the counts of weights and the results can be compared. Weights start as tor
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +25,8 @@ NETWORKS: dict[str, type[nn.Module]] = {}
 
 # Points of a series that go through the layers together, so that they stay in the cache.
 POINTS_AT_ONCE = 2**17
+# Rows whose activations, of layers some hundreds wide, stay there.
+CACHED_ROWS = 2**9
 # From so many images on, products of matrices are faster than torch's convolutions on a CPU.
 MANY_IMAGES = 16
 
@@ -77,10 +79,19 @@ class MLP(nn.Module):
             hidden = hidden + linear(shared, first.weight[:, width:])
         shape = hidden.shape[:-1]
         hidden = hidden.reshape(-1, hidden.shape[-1])  # torch is faster with rows
-        for layer in others:
-            # In place, as nothing else looks at what a linear layer returns.
-            hidden = selu_(hidden) if isinstance(layer, nn.SELU) else layer(hidden)
-        return hidden.reshape(*shape, hidden.shape[-1])
+        # A graph keeps all activations; without one they need not leave the cache.
+        whole = torch.is_grad_enabled() or hidden.device.type != "cpu"
+        parts = [hidden] if whole else hidden.split(CACHED_ROWS)
+        outputs = torch.cat([_through(others, part) for part in parts])
+        return outputs.reshape(*shape, outputs.shape[-1])
+
+
+def _through(layers: Iterable[nn.Module], values: Tensor) -> Tensor:
+    """The outputs of layers, the first of which may change the values."""
+    for layer in layers:
+        # In place, as nothing else looks at what a linear layer returns.
+        values = selu_(values) if isinstance(layer, nn.SELU) else layer(values)
+    return values
 
 
 @registered("flatten")

@@ -30,7 +30,7 @@ class RatioPosterior(NeuralPosterior):
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
-        standard, _ = self.estimator.standard(theta, self.features)
+        standard = self.estimator.place(theta, self.features)
         logit: Tensor = self.estimator.head(standard, self.features)
         return logit.squeeze(-1).to(theta.dtype)
 
