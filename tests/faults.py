@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,16 @@ WRITE_EVENTS = {
     "shutil.rmtree",
 }
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def peak_memory(action: Callable[[], Any]) -> int:
+    """The most bytes that an action had allocated at once, whatever this process held before."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def in_child(action: Callable[[], None], log: Path | None = None) -> int:
