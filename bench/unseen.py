@@ -14,7 +14,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-from study import ROOT, Study, SweepStudy, marked, signed
+from study import ROOT, Study, SweepStudy, marked, signed, spread
 
 from prudent.diagnostics.verdict import margin
 from prudent.training.methods import look
@@ -34,7 +34,7 @@ STUDY = SweepStudy(
 SHORT_HEAD = ("estimator", "runs", "claim too much", "worst shortfall", "mean AUC",
               "log posterior")  # fmt: skip
 HEAD = ("problem", "simulations", "estimator", "seeds", "safe", "AUC", "worst shortfall",
-        "log posterior")  # fmt: skip
+        "log posterior", "minus that of prudent")  # fmt: skip
 
 
 def single_flows():
@@ -67,22 +67,39 @@ def table(results):
         groups[one["problem"], one["budget"], name(one)].append(one)
     rows = []
     for (problem, budget, label), found in groups.items():
-        sharp = [one["log_posterior"] for one in found]
-        # Minus infinity is stored as None.
-        sharp = [-math.inf if value is None else value for value in sharp]
-        spread = f" ± {stdev(sharp):.2f}" if len(sharp) > 1 and min(sharp) > -math.inf else ""
+        sharp = [sharpness(one) for one in found]
+        error = f" ± {stdev(sharp):.2f}" if len(sharp) > 1 and min(sharp) > -math.inf else ""
+        gains = differences(found, groups.get((problem, budget, RECOMMENDED), []))[problem]
+        known = gains and label != RECOMMENDED and min(gains) > -math.inf
         safe = sum(
             one["auc"] >= 0 and one["worst_shortfall"] <= margin(one["num_pairs"]) for one in found
         )
-        order = (problem, budget, safe < 0.95 * len(found), -mean(sharp))
+        # Estimators with other seeds are compared on those that both have.
+        order = (problem, budget, safe < 0.95 * len(found), -mean(gains or sharp))
         figures = (
             signed(mean(one["auc"] for one in found), 3),
             f"{max(0.0, *(one['worst_shortfall'] for one in found), 0.0):.3f}",
-            f"{mean(sharp):.2f}{spread}",
+            f"{mean(sharp):.2f}{error}",
+            spread(gains, sign="+") if known else "–",
         )
         of = f"{safe} of {len(found)}"
         rows.append((order, (problem, f"{budget:,}", label, str(len(found)), of, *figures)))
     return [cells for _, cells in sorted(rows)]
+
+
+def sharpness(one):
+    """The log posterior, of which minus infinity is stored as None."""
+    return -math.inf if one["log_posterior"] is None else one["log_posterior"]
+
+
+def differences(found, reference):
+    """By problem, the log posteriors minus those of the same problem and seed."""
+    known = {(one["problem"], one["seed"]): sharpness(one) for one in reference}
+    gains = defaultdict(list)
+    for one in found:
+        if (key := (one["problem"], one["seed"])) in known:
+            gains[one["problem"]].append(sharpness(one) - known[key])
+    return gains
 
 
 def too_much(one):
@@ -105,14 +122,8 @@ def by_estimator(results):
 
 
 def gain(found, reference):
-    """The log posterior minus that of the same problem and seed, by problem, and its mean."""
-    known = {(one["problem"], one["seed"]): one["log_posterior"] for one in reference}
-    gains = defaultdict(list)
-    for one in found:
-        before, own = known.get((one["problem"], one["seed"])), one["log_posterior"]
-        if before is not None:
-            gains[one["problem"]].append(-math.inf if own is None else own - before)
-    each = [mean(values) for values in gains.values()]
+    """The mean over problems of the mean differences, and the least and the most of them."""
+    each = [mean(values) for values in differences(found, reference).values()]
     if not each:
         return "–"
     return f"{signed(mean(each))} ({signed(min(each))} to {signed(max(each))})"
