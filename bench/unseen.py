@@ -33,7 +33,7 @@ STUDY = SweepStudy(
 )
 SHORT_HEAD = ("estimator", "runs", "claim too much", "worst shortfall", "mean AUC",
               "log posterior")  # fmt: skip
-HEAD = ("problem", "simulations", "estimator", "seeds", "safe", "AUC", "worst shortfall",
+HEAD = ("problem", "simulations", "estimator", "safe runs", "AUC", "worst shortfall",
         "log posterior", "minus that of prudent")  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def table(results):
             spread(gains, sign="+") if known else "–",
         )
         of = f"{safe} of {len(found)}"
-        rows.append((order, (problem, f"{budget:,}", label, str(len(found)), of, *figures)))
+        rows.append((order, (problem, f"{budget:,}", label, of, *figures)))
     return [cells for _, cells in sorted(rows)]
 
 
