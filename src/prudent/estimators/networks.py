@@ -79,10 +79,10 @@ class MLP(nn.Module):
             hidden = hidden + linear(shared, first.weight[:, width:])
         shape = hidden.shape[:-1]
         hidden = hidden.reshape(-1, hidden.shape[-1])  # torch is faster with rows
-        # A graph keeps all activations; without one they need not leave the cache.
-        whole = torch.is_grad_enabled() or hidden.device.type != "cpu"
-        parts = [hidden] if whole else hidden.split(CACHED_ROWS)
-        outputs = torch.cat([_through(others, part) for part in parts])
+        if torch.is_grad_enabled() or hidden.device.type != "cpu":
+            outputs = _through(others, hidden)
+        else:  # without a graph, which keeps all activations, they need not leave the cache
+            outputs = torch.cat([_through(others, part) for part in hidden.split(CACHED_ROWS)])
         return outputs.reshape(*shape, outputs.shape[-1])
 
 
