@@ -371,6 +371,9 @@ def test_the_edge_of_a_box_is_inside_and_beyond_is_not():
     edge = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0 + 1e-6, 0.5], [-1e-6, 0.5]])
     flat = uniform([0.0, 0.0], [1.0, 1.0], torch.float32)
     assert log_prior(flat, edge).tolist() == [0.0, 0.0, 0.0, -torch.inf, -torch.inf]
+    several = Independent(Uniform(torch.zeros(3, 2), torch.tensor([[1.0], [2.0], [5.0]])), 1)
+    found = log_prior(several, edge[:3].double())
+    torch.testing.assert_close(found, several.log_prob(torch.full((3, 2), 0.5)).double())
     product = Product([Uniform(0.0, 1.0), Normal(0.0, 1.0)])
     inside = torch.tensor([True, True, True, False, False])
     assert torch.equal(log_prior(product, edge).isfinite(), inside)

@@ -76,8 +76,10 @@ def penalty(
         counted = (alpha <= grid[:, None]).to(alpha.dtype)
         excess = straight_through(counted, grid[:, None] - alpha).mean(dim=1) - grid
         excess = excess.masked_fill(alpha.isnan().any(), torch.nan)
-    conservative, calibrated = _reduce(excess.relu(), distance), _reduce(excess, distance)
-    return (1 - blend) * conservative + blend * calibrated
+    if blend == 1:
+        return _reduce(excess, distance)
+    conservative = _reduce(excess.relu(), distance)
+    return conservative.lerp(_reduce(excess, distance), blend) if blend else conservative
 
 
 def _reduce(excess: Tensor, distance: str) -> Tensor:
