@@ -35,11 +35,11 @@ from prudent.training.objectives import WeightedSum, make_term
 if not hasattr(dcp, "torchsort"):
     dcp.torchsort = SimpleNamespace(soft_sort=lambda values, **_: values.sort(dim=-1).values)
 
-BATCH, STEPS, REPEATS = 128, 10, 7
+BATCH, STEPS, REPEATS = 128, 10, 15
 NUM_SAMPLES = (4, 16, 64, 128)
 # Epochs by which the networks are trained before they are timed: gradients are typical then.
 WARM_EPOCHS = 10
-HIDDEN = {"nre": (256,) * 4, "npe": (128,) * 4}
+HIDDEN = {"nre": (128,) * 4, "npe": (128,) * 4}
 # sbi's spline flow has two hidden layers, whatever one asks for.
 HIDDEN_OF_SBI = {"nre": HIDDEN["nre"], "npe": (128,) * 2}
 MEMORY = """

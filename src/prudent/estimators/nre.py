@@ -23,6 +23,9 @@ PAPER = {"bounded": False, "linear": False}
 class RatioPosterior(NeuralPosterior):
     """Prior times ratio for N observations; unnormalized."""
 
+    # See prudent.coverage.passes: a small network is evaluated as fast as it is called.
+    overhead = 400
+
     @property
     def _like(self) -> Tensor:
         return self.features.new_empty(0, dtype=self.estimator.dtype)
@@ -62,7 +65,7 @@ class RatioEstimator(NeuralEstimator):
 
     kind = "nre"
     normalized = False
-    default_hidden = (256,) * 4
+    default_hidden = (128,) * 4
     extra_names = ("bounded",)
     before = PAPER
 

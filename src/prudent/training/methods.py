@@ -48,7 +48,8 @@ class Method:
 
     def resolve(self, options: Options) -> Options:
         """The options with the method's own settings where none is given."""
-        own = {**PLAIN, **(CHEAP if self.regularizer == "coverage" else {}), **self.own}
+        cheap = CHEAP if self.regularizer == "coverage" else {}
+        own = {**PLAIN, **QUICK.get(self.family, {}), **cheap, **self.own}
         return replace(options, **{n: v for n, v in own.items() if getattr(options, n) is None})
 
     def weights(self, weight: float | None) -> dict[str, float]:
@@ -76,6 +77,7 @@ class Method:
 
 # What a method does unless its row or the user says something else.
 PLAIN = {
+    "learning_rate": 1e-3,
     "members": 1,
     "ensemble": "seeds",
     "pool": "mixture",
@@ -83,6 +85,8 @@ PLAIN = {
     "proposal": "prior",
     "fraction": 1.0,
 }
+# Classifiers bear larger steps, and need fewer of them.
+QUICK = {"nre": {"learning_rate": 3e-3}}
 # A coverage penalty remembers the alphas of earlier steps, and looks at a few pairs of each.
 CHEAP = {"proposal": "even", "fraction": 0.1}
 # The recommended method, and the one that stands for the paper.

@@ -35,6 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 # The defaults of runs that earlier versions stored, and the settings that they did not have.
 BEFORE_3: dict[str, Any] = {
     "batch_size": 128,
+    "learning_rate": 1e-3,
     "averaging": 0.0,
     "patience": None,
     "networks": "paper",
@@ -63,8 +64,8 @@ class Options:
     batch_size: int | None = setting(
         None, least=1, help="Pairs per step; by default 64, and 128 if there are 2,000 or more"
     )
-    learning_rate: float = setting(
-        1e-3, above=0, help="Initial learning rate of AdamW; divided by 10 on a plateau"
+    learning_rate: float | None = setting(
+        None, above=0, help="Initial learning rate of AdamW; divided by 10 on a plateau"
     )
     validation_fraction: float = setting(
         0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
