@@ -28,7 +28,7 @@ from prudent.errors import InputError, StoreError, shortened
 from prudent.estimators import NeuralEstimator
 from prudent.history import History
 from prudent.training.objectives import WeightedSum
-from prudent.training.options import Options
+from prudent.training.options import LEARNING_RATE, Options
 
 FORMAT = 1
 KEPT = 2
@@ -58,7 +58,10 @@ class TrainingState:
         # One call for all weights; a call for each would take longer than the arithmetic.
         fused = self.device.type in FUSED or None
         self.optimizer = AdamW(
-            estimator.parameters(), lr=options.learning_rate, weight_decay=0.0, fused=fused
+            estimator.parameters(),
+            lr=options.learning_rate or LEARNING_RATE,
+            weight_decay=0.0,
+            fused=fused,
         )
         self.schedule = ReduceLROnPlateau(self.optimizer)
         self.order = generator(seed, "batches")

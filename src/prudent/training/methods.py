@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prudent.errors import InputError, unknown_name
+from prudent.training.options import LEARNING_RATE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,7 +78,7 @@ class Method:
 
 # What a method does unless its row or the user says something else.
 PLAIN = {
-    "learning_rate": 1e-3,
+    "learning_rate": LEARNING_RATE,
     "members": 1,
     "ensemble": "seeds",
     "pool": "mixture",

@@ -9,12 +9,14 @@ from prudent.errors import InputError, unknown_name
 
 # Small batches make more of few pairs; with many pairs they only take time.
 MANY_PAIRS, SMALL_BATCH, LARGE_BATCH = 2000, 64, 128
+# The learning rate of those who have none of their own.
+LEARNING_RATE = 1e-3
 # The settings of the paper's text; docs/paper.md says where the authors' code differs.
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "epochs": 500,
         "batch_size": 128,
-        "learning_rate": 1e-3,
+        "learning_rate": LEARNING_RATE,
         "clip_norm": 1.0,
         "patience": None,
         "networks": "paper",
@@ -35,7 +37,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 # The defaults of runs that earlier versions stored, and the settings that they did not have.
 BEFORE_3: dict[str, Any] = {
     "batch_size": 128,
-    "learning_rate": 1e-3,
+    "learning_rate": LEARNING_RATE,
     "averaging": 0.0,
     "patience": None,
     "networks": "paper",
@@ -65,7 +67,9 @@ class Options:
         None, least=1, help="Pairs per step; by default 64, and 128 if there are 2,000 or more"
     )
     learning_rate: float | None = setting(
-        None, above=0, help="Initial learning rate of AdamW; divided by 10 on a plateau"
+        None,
+        above=0,
+        help="Learning rate of AdamW; by default 1e-3, 3e-3 for ratios; a tenth after a plateau",
     )
     validation_fraction: float = setting(
         0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
