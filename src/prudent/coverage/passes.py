@@ -78,7 +78,7 @@ class Passes(nn.Module):
         """
         if not torch.is_grad_enabled():
             return function(_without_graph(posterior, theta))
-        num_draws, active = theta[1:, :, 0].numel(), float(self.active)
+        num_draws, active = (len(theta) - 1) * theta.shape[1], float(self.active)
         most_active = MOST_ACTIVE - getattr(posterior, "overhead", OVERHEAD) / (3 * num_draws)
         two = active <= most_active and isinstance(posterior, Rows)
         if two:

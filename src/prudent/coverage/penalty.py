@@ -238,12 +238,13 @@ class CoveragePenalty(nn.Module):
         if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
             came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
-        num_pairs, step = len(theta), Step.of(posterior, theta)
-        index = torch.arange(num_pairs, device=theta.device)
+        num_pairs, step, index = len(theta), Step.of(posterior, theta), None
         if self.training and self.fraction < 1:
             index, posterior, theta = _thin(posterior, theta, self.fraction)
         if not step.takes_draws:  # the penalty is alone with its share
-            step, index = Step(posterior, theta), torch.arange(len(theta), device=theta.device)
+            step, index = Step(posterior, theta), None
+        if index is None:
+            index = torch.arange(len(theta), device=theta.device)
         drawn = draw(self.proposal, posterior, self.num_samples, theta)
         if self.proposal == "draws":
             value, alphas, worth = self._compare(pool_scores(theta, drawn.theta), drawn)
@@ -256,7 +257,7 @@ class CoveragePenalty(nn.Module):
                 value, alphas, worth = self.passes(posterior, points, compare, step, index)
         if self.training:
             # As many as were left out, of the steps before, complete the next batch.
-            seen = torch.cat((self.memory.to(alphas), alphas[alphas.isfinite()]))
+            seen = torch.cat((self.memory.to(alphas), alphas[~alphas.isnan()]))
             self.memory = seen[len(seen) - min(len(seen), num_pairs - len(theta)) :]
         figures: dict[str, Tensor | PerPair] = {
             "effective_samples": worth.mean(),

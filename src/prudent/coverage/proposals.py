@@ -88,7 +88,7 @@ class Even:
         self.marginals = prior
         while isinstance(self.marginals, Independent):
             self.marginals = self.marginals.base_dist
-        trial = trial_draws(prior, "prior")
+        self.like = trial = trial_draws(prior, "prior")
         try:
             middle = self.marginals.icdf(torch.full_like(trial, 0.5))
         except (NotImplementedError, AttributeError):
@@ -101,14 +101,13 @@ class Even:
 
     def sample_and_log_prob(self, sample_shape: Shape = ()) -> tuple[Tensor, Tensor]:
         """Draws (L, N, D), even for each of N pairs, and their log-density (L, N)."""
-        number, num_pairs = sample_shape
-        like = self.prior.mean
+        (number, num_pairs), dim = sample_shape, self.like.shape[-1]
         if len(self.points) != number:
-            engine = torch.quasirandom.SobolEngine(like.shape[-1])
+            engine = torch.quasirandom.SobolEngine(dim)
             self.points = engine.draw(number, dtype=torch.float64)
-        shift = torch.rand(num_pairs, like.shape[-1], dtype=torch.float64)
+        shift = torch.rand(num_pairs, dim, dtype=torch.float64)
         uniform = ((self.points.unsqueeze(1) + shift) % 1.0).clamp(1e-7, 1 - 1e-7)
-        draws = self.marginals.icdf(uniform.to(like))
+        draws = self.marginals.icdf(uniform.to(self.like))
         return draws, log_density(self.prior, draws)
 
 

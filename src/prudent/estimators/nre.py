@@ -16,6 +16,8 @@ from prudent.estimators.networks import MLP
 from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import weighted
 
+# A call of the network takes as long as so many of its products.
+PRODUCTS_OF_CALL = 2e7
 # The classifier of the paper and of version 0.1.0 sees theta itself.
 PAPER = {"bounded": False, "linear": False}
 
@@ -23,8 +25,11 @@ PAPER = {"bounded": False, "linear": False}
 class RatioPosterior(NeuralPosterior):
     """Prior times ratio for N observations; unnormalized."""
 
-    # See prudent.coverage.passes: a small network is evaluated as fast as it is called.
-    overhead = 400
+    @property
+    def overhead(self) -> float:
+        """The draws whose evaluation takes as long as a call (:mod:`prudent.coverage.passes`)."""
+        draws: float = PRODUCTS_OF_CALL / self.estimator.num_weights
+        return draws
 
     @property
     def _like(self) -> Tensor:
@@ -84,7 +89,9 @@ class RatioEstimator(NeuralEstimator):
 
     def make_head(self, num_features: int) -> nn.Module:
         """Layers on theta and features."""
-        return MLP(self.dim + num_features, 1, self.hidden)
+        head = MLP(self.dim + num_features, 1, self.hidden)
+        self.num_weights = sum(weight.numel() for weight in head.parameters())
+        return head
 
     def forward(self, x: Any) -> RatioPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""
