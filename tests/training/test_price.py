@@ -1,8 +1,8 @@
 """The price of a step in arithmetic and in operations, which no other load of the machine changes.
 
-A large ratio spends its time on products of matrices, a small one and a flow on many operations: for
-few draws their penalty rather takes more arithmetic in one pass than the operations of another one.
-Times are measured by `make bench`; here a change that makes steps dearer fails.
+A large ratio spends its time on products of matrices, a small one and a flow on many operations:
+for few draws their penalty rather takes more arithmetic in one pass than the operations of another
+one. Times are measured by `make bench`; here a change that makes steps dearer fails.
 """
 
 import pytest
