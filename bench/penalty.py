@@ -1,7 +1,8 @@
 """The price of the coverage penalty: a step of training beside a plain one and beside the peers'.
 
-All sides see the same pairs, batches and sizes of networks, in turn and in one process; numbers
-are CPU times, of which the shortest of some repetitions counts.
+All sides see the same pairs, batches and sizes of networks, in turn and in one process. A number
+is the median of ratios of CPU times that were taken right after each other: on a shared machine the
+shortest times are those of other moments on either side.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ from prudent.training.objectives import WeightedSum, make_term
 if not hasattr(dcp, "torchsort"):
     dcp.torchsort = SimpleNamespace(soft_sort=lambda values, **_: values.sort(dim=-1).values)
 
-BATCH, STEPS, REPEATS = 128, 10, 15
+BATCH, STEPS, REPEATS = 128, 10, 21
 NUM_SAMPLES = (4, 16, 64, 128)
 # Epochs by which the networks are trained before they are timed: gradients are typical then.
 WARM_EPOCHS = 10
@@ -164,53 +165,48 @@ def of_fit(family, epochs):
     return run
 
 
-def cpu_seconds(functions, steps=STEPS, repeats=REPEATS):
-    """All CPU times of each function per step, repetitions in turn."""
-    times = {name: [] for name in functions}
-    for function in functions.values():
+def cpu_seconds(function, steps):
+    """The mean CPU time of some calls."""
+    start = time.process_time()
+    for _ in range(steps):
         function()
-    for _ in range(repeats):
-        for name, function in functions.items():
-            start = time.process_time()
-            for _ in range(steps):
-                function()
-            times[name].append((time.process_time() - start) / steps)
-    return times
+    return (time.process_time() - start) / steps
+
+
+def ratios(above, below, steps=STEPS, repeats=REPEATS):
+    """Ratios of CPU times, the two sides of each one right after the other."""
+    above(), below()
+    return [cpu_seconds(above, steps) / cpu_seconds(below, steps) for _ in range(repeats)]
 
 
 def step_prices():
     """Steps of CalNRE and CalNPE over plain ones, and lampe's over ours."""
     rows = {}
     for family in ("nre", "npe"):
-        cal = f"cal{family}"
-        functions = {"plain": ours(family), "lampe plain": of_lampe(family)}
-        for number in NUM_SAMPLES:
-            functions[f"ours {number}"] = ours(cal, number)
-            functions[f"lampe {number}"] = of_lampe(family, number)
-        for number in (16, 128):
-            functions[f"ours calibrated {number}"] = ours(cal, number, "calibrated")
-        functions["whole batch 16"] = ours(cal, 16, fraction=1.0)
-        times = cpu_seconds(functions)
-        best = {name: min(found) for name, found in times.items()}
-        spread = statistics.median(times["plain"]) / best["plain"]
-        rows[f"{family}, CPU milliseconds of a step of {BATCH}"] = 1e3 * best["plain"]
-        rows[f"{family}, median over shortest CPU time of a step"] = spread
-        for number in NUM_SAMPLES:
-            rows[f"{cal} over {family}, CPU time of a step (L = {number})"] = (
-                best[f"ours {number}"] / best["plain"]
-            )
-            rows[f"lampe over prudent, CPU time of a step of {cal} (L = {number})"] = (
-                best[f"lampe {number}"] / best[f"ours {number}"]
-            )
-        for number in (16, 128):
-            rows[f"{cal} over {family}, CPU time of a step (calibrated, L = {number})"] = (
-                best[f"ours calibrated {number}"] / best["plain"]
-            )
-        rows[f"{cal} over {family}, CPU time of a step (whole batch, L = 16)"] = (
-            best["whole batch 16"] / best["plain"]
+        cal, plain = f"cal{family}", ours(family)
+        price = f"{cal} over {family}, CPU time of a step"
+        rows[f"{family}, CPU milliseconds of a step of {BATCH}"] = 1e3 * statistics.median(
+            cpu_seconds(plain, STEPS) for _ in range(REPEATS)
         )
-        rows[f"lampe over prudent, CPU time of a step of {family}"] = (
-            best["lampe plain"] / best["plain"]
+        rows[f"lampe over prudent, CPU time of a step of {family}"] = statistics.median(
+            ratios(of_lampe(family), plain)
+        )
+        for number in NUM_SAMPLES:
+            one = ours(cal, number)
+            found = ratios(one, plain)
+            rows[f"{price} (L = {number})"] = statistics.median(found)
+            if number == 16:
+                low, _, high = statistics.quantiles(found)
+                rows[f"{price} (L = {number}), upper over lower quartile"] = high / low
+            rows[f"lampe over prudent, CPU time of a step of {cal} (L = {number})"] = (
+                statistics.median(ratios(of_lampe(family, number), one))
+            )
+        for number in (16, 128):
+            rows[f"{price} (calibrated, L = {number})"] = statistics.median(
+                ratios(ours(cal, number, "calibrated"), plain)
+            )
+        rows[f"{price} (whole batch, L = 16)"] = statistics.median(
+            ratios(ours(cal, 16, fraction=1.0), plain)
         )
     return rows
 
@@ -219,10 +215,9 @@ def epochs_against_sbi(epochs=10):
     """CPU time of some epochs of sbi over those of prudent, same data, sizes and batches."""
     rows = {}
     for family in ("nre", "npe"):
-        sides = {"sbi": of_sbi(family, epochs), "prudent": of_fit(family, epochs)}
-        best = {name: min(t) for name, t in cpu_seconds(sides, steps=1, repeats=3).items()}
         name = f"sbi over prudent, CPU time of {epochs} epochs of {family} (SLCP, 1,024)"
-        rows[name] = best["sbi"] / best["prudent"]
+        found = ratios(of_sbi(family, epochs), of_fit(family, epochs), steps=1, repeats=5)
+        rows[name] = statistics.median(found)
     return rows
 
 
