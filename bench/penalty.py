@@ -1,8 +1,8 @@
 """The price of the coverage penalty: a step of training beside a plain one and beside the peers'.
 
 All sides see the same pairs, batches and sizes of networks, in turn and in one process. A number
-is the median of ratios of CPU times that were taken right after each other: on a shared machine the
-shortest times are those of other moments on either side.
+is the median of ratios of CPU times that were taken right after each other: on a shared machine
+the shortest times are those of other moments on either side.
 """
 
 import contextlib
