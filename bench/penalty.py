@@ -25,6 +25,7 @@ from lampe.utils import GDStep
 
 import prudent
 from prudent.datasets.simulate import draw_pairs
+from prudent.estimators import KINDS
 from prudent.estimators.networks import MLP
 from prudent.training import Options, methods
 from prudent.training.checkpoint import TrainingState
@@ -40,9 +41,10 @@ BATCH, STEPS, REPEATS = 128, 10, 21
 NUM_SAMPLES = (4, 16, 64, 128)
 # Epochs by which the networks are trained before they are timed: gradients are typical then.
 WARM_EPOCHS = 10
-HIDDEN = {"nre": (128,) * 4, "npe": (128,) * 4}
+# The peers have layers as wide as ours.
+HIDDEN = {family: KINDS[family].default_hidden for family in ("nre", "npe")}
 # sbi's spline flow has two hidden layers, whatever one asks for.
-HIDDEN_OF_SBI = {"nre": HIDDEN["nre"], "npe": (128,) * 2}
+HIDDEN_OF_SBI = {"nre": HIDDEN["nre"], "npe": HIDDEN["npe"][:2]}
 MEMORY = """
 import re, sys, torch
 sys.path.insert(0, {here!r})
