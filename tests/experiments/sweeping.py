@@ -71,6 +71,7 @@ method = {methods}
 budget = {budgets}
 num_test = 16
 training.epochs = {epochs}
+training.patience = {epochs}
 training.batch_size = 32
 """
 # Seconds after which a test that would hang for ever fails, on however slow a machine.
@@ -82,6 +83,7 @@ SAME = (
 
 
 def prepare(place, budgets, methods='"npe"', epochs=2):
+    """Write the problem and the sweep, whose runs go through all epochs: no patience ends them."""
     (place / "mine.py").write_text(PROBLEM)
     text = SWEEP.format(budgets=budgets, methods=methods, epochs=epochs)
     (place / "my.toml").write_text(text)
