@@ -62,15 +62,28 @@ class Apart(WeightedSum):
 
 
 class Remembering(CoveragePenalty):
-    """A penalty that completes few alphas by those of earlier steps."""
+    """A penalty that completes few alphas by those of earlier steps.
+
+    Each new one then weighs, in the gradient alone, as all that it stands for.
+    """
 
     num_remembered = 64
 
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.memory, self.plain, self.penalty = torch.empty(0), self.penalty, self._penalty
+
+    def _penalty(self, alphas):
+        if self.training:
+            factor = 1 + len(self.memory) / len(alphas)
+            weighted = alphas.detach() + factor * (alphas - alphas.detach())
+            alphas = torch.cat((weighted, self.memory))
+        return self.plain(alphas)
+
     def evaluate(self, posterior, theta):
-        before = self.memory
         found = super().evaluate(posterior, theta)
         if self.training:
-            seen = torch.cat((before, found.figures["shortfall"].values))
+            seen = torch.cat((self.memory, found.figures["shortfall"].values))
             self.memory = seen[-self.num_remembered :]
         return found
 
@@ -95,9 +108,9 @@ class Feedback(CoveragePenalty):
 
     def evaluate(self, posterior, theta):
         found = super().evaluate(posterior, theta)
-        if self.training:
+        if self.training and found.factor:
             self.last = 0.95 * self.last + 0.05 * float(found.value.detach())
-        else:
+        elif not self.training:
             alphas = found.figures["shortfall"].values
             short = self.levels - torch.quantile(alphas, self.levels)
             short[[0, -1]] = 0.0

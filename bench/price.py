@@ -2,7 +2,7 @@
 
 `price.py run` makes the runs that are missing, one after the other; it can be killed and goes on.
 `price.py collect` takes in what a sweep has made in runs/price. `price.py table` compares a share
-of each batch with the whole batch, on the same pairs and seeds.
+of the steps with all of them, on the same pairs and seeds.
 """
 
 import argparse
@@ -11,12 +11,13 @@ from statistics import mean, stdev
 
 from study import SweepStudy, marked, signed
 
-from prudent.training.methods import CHEAP, look
+from prudent.training import Options
+from prudent.training.methods import get, look
 
-HEAD = ("problem", "simulations", "method", "pairs of runs", "AUC, share / whole",
-        "difference", "log posterior, share / whole", "difference")  # fmt: skip
+HEAD = ("problem", "simulations", "method", "pairs of runs", "AUC, share / all",
+        "difference", "log posterior, share / all", "difference")  # fmt: skip
 KEYS = ("problem", "budget", "method", "seed")
-SHARE = CHEAP["fraction"]
+SHARE = get("calnre").resolve(Options()).fraction
 STUDY = SweepStudy(
     "price",
     (*KEYS, "fraction"),

@@ -157,10 +157,13 @@ class Evaluation(NamedTuple):
         value: A scalar with a gradient.
         figures: Scalars without a gradient, of which an epoch keeps the mean over its training
             steps, and numbers per pair, which are reduced over all validation pairs.
+        factor: The number of steps that the value stands for: 0 in a step that the term leaves
+            out, which is then not in the history either.
     """
 
     value: Tensor
     figures: Mapping[str, Tensor | PerPair] = MappingProxyType({})
+    factor: float = 1.0
 
 
 class Objective(Protocol):

@@ -143,17 +143,17 @@ def test_a_step_evaluates_each_row_once(loss):
 
     theta, x = pairs()
     log_width = torch.tensor(-0.6, requires_grad=True)
-    term = CoveragePenalty(PRIOR, 16, fraction=0.25)
+    term = CoveragePenalty(PRIOR, 16)
     objective = weighted_sum((1.0, loss), (5.0, term))
     own = len(theta) * (2 if loss is bce else 1)
     counts = {"graph": 0, "plain": 0}
     objective(Ratio(log_width, x, counts), theta).backward()
-    assert counts["plain"] == 17 * len(theta) // 4
+    assert counts["plain"] == 17 * len(theta)
     assert own < counts["graph"] < own + 0.5 * counts["plain"]
     term.passes.active.fill_(1.0)
     counts.update(graph=0, plain=0)
     objective(Ratio(log_width, x, counts), theta).backward()
-    assert counts == {"graph": own + 16 * len(theta) // 4, "plain": 0}
+    assert counts == {"graph": own + 16 * len(theta), "plain": 0}
 
 
 def test_a_loss_of_ratios_needs_no_posterior_that_tells_both_at_once():
@@ -163,7 +163,7 @@ def test_a_loss_of_ratios_needs_no_posterior_that_tells_both_at_once():
 
     theta, x = pairs()
     log_width = torch.tensor(-0.6, requires_grad=True)
-    objective = weighted_sum((1.0, bce), (5.0, CoveragePenalty(PRIOR, 16, fraction=0.25)))
+    objective = weighted_sum((1.0, bce), (5.0, CoveragePenalty(PRIOR, 16)))
     objective(Ratio(log_width, x, Counter()), theta).backward()
     assert log_width.grad.isfinite()
 
@@ -339,61 +339,6 @@ def test_memory_is_flat_in_the_number_of_draws():
     CoveragePenalty(PRIOR, 1024)(Watching(log_width, x, {"graph": 0, "plain": 0}), theta)
     assert largest["plain"] <= 4096
     assert largest["graph"] < 0.2 * 1024 * len(theta)
-
-
-@pytest.mark.parametrize("computation", ["sort", "direct"])
-@pytest.mark.parametrize("distance", ["squared", "absolute", "supremum"])
-@pytest.mark.parametrize("target", ["conservative", "calibrated"])
-def test_shares_of_a_batch_have_its_gradient_on_average(target, distance, computation):
-    """Each share beside the alphas of all others: the mean of their gradients is exact."""
-    term = CoveragePenalty(PRIOR, target=target, distance=distance, computation=computation)
-    alphas = torch.rand(32, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 1.5
-    alphas.requires_grad_()
-    value = term.penalty(alphas)
-    (expected,) = torch.autograd.grad(value, alphas)
-    found = torch.zeros_like(expected)
-    for part in torch.arange(32).chunk(4):
-        rest = torch.ones(32, dtype=torch.bool)
-        rest[part] = False
-        term.memory = alphas.detach()[rest]
-        share = term.penalty(term._completed(alphas[part]))
-        torch.testing.assert_close(share, value)
-        found += torch.autograd.grad(share, alphas)[0] / 4
-    torch.testing.assert_close(found, expected)
-
-
-def test_the_memory_completes_the_batch_and_is_left_out_of_evaluations():
-    theta, x = pairs()
-    term = CoveragePenalty(PRIOR, 16, fraction=0.25)
-    posterior = Counting(torch.tensor(-0.6), x, {"graph": 0, "plain": 0})
-    for lengths in (24, 48, 72, 72):
-        term(posterior, theta)
-        assert len(term.memory) == lengths
-        assert bool(((term.memory >= 0) & (term.memory <= 1)).all())
-    term.eval()
-    torch.manual_seed(0)
-    found = term(posterior, theta)
-    torch.manual_seed(0)
-    assert found == CoveragePenalty(PRIOR, 16).eval()(posterior, theta)
-    assert len(term.memory) == 72
-
-
-def test_without_a_memory_a_small_share_sees_another_curve():
-    """Four of 96 alphas at a time: the level of each is uncertain, and the penalty biased."""
-    theta, x = pairs(960, seed=5)
-    posterior = Counting(torch.tensor(-0.69), x, {"graph": 0, "plain": 0})  # nearly calibrated
-    torch.manual_seed(0)
-    whole = CoveragePenalty(PRIOR, 64)
-    remembering = CoveragePenalty(PRIOR, 64, fraction=1 / 24)
-    expected = float(torch.stack([whole(posterior, theta) for _ in range(20)]).mean())
-    kept, forgotten = [], []
-    for _ in range(200):
-        kept.append(float(remembering(posterior, theta)))
-        index = torch.randperm(len(theta))[:40]
-        forgotten.append(float(whole(posterior.rows(index), theta[index])))
-    kept = sum(kept[40:]) / len(kept[40:])
-    forgotten = sum(forgotten) / len(forgotten)
-    assert abs(kept - expected) < 0.25 * abs(forgotten - expected)
 
 
 def test_a_module_of_passes_says_nothing_of_a_step_yet():

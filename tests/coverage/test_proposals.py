@@ -270,20 +270,6 @@ def test_the_prior_has_a_spread_without_moments_and_leaves_the_random_state():
     assert sum(SHARES) == 16
 
 
-def test_some_pairs_of_a_batch():
-    class Chosen(Ratio):
-        def rows(self, index):
-            part = Independent(Normal(self.posterior.loc[index], 0.08), 1)
-            return Ratio(part, self.prior)
-
-    prior = prior_of("box", 2)
-    theta, posterior, _ = gaussian(2, 0.1, 0.8)
-    module = CoveragePenalty(Nominal(prior), fraction=0.25)
-    value = module.evaluate(Chosen(posterior, prior), theta)
-    assert value.value > 1e-3
-    assert len(value.figures["shortfall"].values) == NUM_PAIRS // 4
-
-
 @pytest.mark.parametrize("family", ["nre", "npe"])
 def test_the_setting_works_for_both_families(family):
     prior = prior_of("box", 2)

@@ -3,6 +3,8 @@
 import errno
 import logging
 import random
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -14,7 +16,7 @@ from faults import CRASHED, exit_code, fault_points, in_child, killed_when, muta
 from prudent.errors import InputError, StoreError
 from prudent.training import checkpoint as module
 from prudent.training import fit, methods
-from prudent.training.checkpoint import Checkpoints, TrainingState
+from prudent.training.checkpoint import Checkpoints, TrainingState, _AdamW
 from prudent.training.options import Options
 
 PROBLEM = prudent.problems.get("gaussian")
@@ -299,7 +301,7 @@ def test_cost_and_lost_work_are_bounded(tmp_path, monkeypatch):
 def test_each_part_of_the_state_makes_the_trip():
     """Restore into a fresh state and take the same next step.
 
-    Of optimizer, schedule and randomness, and of the alphas that the penalty remembers.
+    Of optimizer, schedule and randomness, and of the steps that the penalty leaves out.
     """
     options = methods.get("calnpe").resolve(Options(epochs=9, learning_rate=0.01))
 
@@ -322,7 +324,7 @@ def test_each_part_of_the_state_makes_the_trip():
     settings, tensors = first.export()
     assert first.learning_rate < 0.01
     tensors = {name: value.clone() for name, value in tensors.items()}
-    assert len(tensors["objective.coverage.memory"]) > 0
+    assert tensors["objective.coverage.calls"] == 30
     expected = [move(first) for _ in range(3)]
     other.restore(settings, tensors)
     again = [move(other) for _ in range(3)]
@@ -331,3 +333,39 @@ def test_each_part_of_the_state_makes_the_trip():
         assert all(torch.equal(a, b) for a, b in zip(weights, weights_again, strict=True))
     assert first.best_epoch == other.best_epoch
     assert first.best_loss == other.best_loss
+
+
+def test_the_optimizer_is_that_of_torch():
+    def moved(kind):
+        torch.manual_seed(0)
+        weights = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
+        optimizer = kind(weights, lr=0.1, weight_decay=0.0, fused=True)
+        for _ in range(4):
+            optimizer.zero_grad()
+            sum(weight.sin().sum() for weight in weights).backward()
+            optimizer.step()
+            again = kind(weights, lr=0.2, fused=True)
+            again.load_state_dict(optimizer.state_dict())
+            optimizer = again
+        return weights
+
+    for found, expected in zip(moved(_AdamW), moved(torch.optim.AdamW), strict=True):
+        assert torch.equal(found, expected)
+        assert found.requires_grad
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("method", "imported"), [("npe", False), ("calnre", False), (None, True)])
+def test_training_leaves_the_compiler_alone(method, imported):
+    """It would take as long as to import torch, in every process of a sweep."""
+    train = f"prudent.fit(*p.draw(64, 0), p.prior, method={method!r}, epochs=1, progress=False)"
+    compiled = "torch.optim.AdamW([torch.zeros(1)])"
+    code = f"""
+import sys, torch, prudent
+p = prudent.problems.get("gaussian")
+{train if method else compiled}
+print("torch._dynamo" in sys.modules)
+"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(imported)]

@@ -76,13 +76,19 @@ def test_progress_can_be_a_function():
 
 
 def test_the_best_epoch_is_kept_as_a_real_copy():
-    """With an absurd learning rate later epochs are worse; the best one's weights are kept."""
+    """Later epochs unlearn what the first ones have learned; the best one's weights are kept."""
     training, validation = Pairs.of(THETA, X).split(0.2, 0)
     torch.manual_seed(0)
     estimator = FlowEstimator(PROBLEM.prior, 2, (2,))
     estimator.adapt(THETA, X)
-    objective = weighted_sum((1.0, nll))
-    options = Options(epochs=12, learning_rate=0.1, batch_size=64)
+    steps = [0]
+
+    def fickle(posterior, theta):
+        steps[0] += torch.is_grad_enabled()
+        unlearns = torch.is_grad_enabled() and steps[0] > 20
+        return (-1 if unlearns else 1) * nll(posterior, theta)
+
+    objective, options = weighted_sum((1.0, fickle)), Options(epochs=12, batch_size=64)
     train(estimator, objective, training, validation, options=options, seed=0, progress=False)
     losses = [row["validation_loss"] for row in estimator.history]
     with torch.no_grad():
@@ -96,8 +102,8 @@ def test_the_best_epoch_is_kept_as_a_real_copy():
 def test_the_learning_rate_falls_on_a_plateau():
     estimator = fit(THETA[:96], X[:96], PROBLEM.prior, method="npe", epochs=60, batch_size=32)
     rates = [row["learning_rate"] for row in estimator.history]
-    assert rates[0] == 1e-3
-    assert rates[-1] < 1e-3
+    assert rates[0] == 3e-3
+    assert rates[-1] < 3e-3
 
 
 def run_with_broken_steps(broken):

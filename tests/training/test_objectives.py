@@ -9,7 +9,6 @@ from torch.distributions import Independent, Normal
 from prudent.contracts import Evaluation, FromNoise, PerPair, Rows
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
-from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
 from prudent.training import Options, balance, bce, nll, train, weighted_sum
 
@@ -96,10 +95,17 @@ def test_a_term_sees_the_posterior_itself():
 
     weighted_sum((1.0, balance), (1.0, look))(flow, torch.zeros(5, 2))
     assert seen == [(5, 5)]
-    few = Independent(Normal(torch.zeros(5, 2), torch.ones(5, 2)), 1)
-    penalty = CoveragePenalty(PRIOR, fraction=0.5)
-    with pytest.raises(InputError, match="Independent has no `rows"):
-        weighted_sum((1.0, nll), (5.0, penalty))(few, torch.zeros(5, 2))
+
+
+def test_a_term_that_leaves_steps_out_counts_more_in_the_others(table):
+    factors = iter((3.0, 0.0))
+
+    def rare(posterior, theta):
+        return Evaluation(torch.tensor(2.0), factor=next(factors))
+
+    objective = weighted_sum((1.0, bce), (0.5, rare))
+    loss = float(bce(table, THETA))
+    assert [float(objective(table, THETA)) - loss for _ in range(2)] == pytest.approx([3.0, 0.0])
 
 
 class Counting(Table):

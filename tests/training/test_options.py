@@ -152,9 +152,8 @@ def test_the_weight_rises_from_zero():
 
 
 def test_warm_up_is_linear_and_leaves_the_validation_loss_alone():
-    estimator = fit(
-        THETA, X, PROBLEM.prior, method="calnpe", warmup_epochs=4, **{**SMALL, "epochs": 6}
-    )
+    options = {**SMALL, "epochs": 6, "warmup_epochs": 4, "fraction": 1.0}
+    estimator = fit(THETA, X, PROBLEM.prior, method="calnpe", **options)
     for row in estimator.history:
         ramp = min(1.0, (row["epoch"] - 1) / 4)
         expected = row["nll"] + 5 * ramp * row["coverage"]
@@ -177,18 +176,51 @@ class Counting:
         return Counting(self.x[index], self.seen)
 
 
-def test_a_fraction_of_the_batch_in_training_and_all_of_it_in_evaluation():
-    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=0.3)
+@pytest.mark.parametrize(
+    ("fraction", "looked"),
+    [(1.0, [0, 1, 2, 3, 4, 5]), (0.5, [0, 2, 4]), (1 / 3, [0, 3]), (0.4, [0, 3, 5]), (0.1, [0])],
+)
+def test_a_fraction_of_the_calls_in_training_and_all_of_them_in_evaluation(fraction, looked):
+    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=fraction)
+    whole = CoveragePenalty(PROBLEM.prior, num_samples=4)
     seen = []
-    with torch.no_grad():
-        term(Counting(X[:40], seen), THETA[:40])
-        term.eval()
-        term(Counting(X[:40], seen), THETA[:40])
-    assert seen == [12, 40]
-    term.train()
+    posterior = Counting(X[:40], seen)
+    for call in range(6):
+        torch.manual_seed(call)
+        expected = whole(posterior, THETA[:40]) / fraction if call in looked else 0.0
+        seen.clear()
+        torch.manual_seed(call)
+        assert term(posterior, THETA[:40]).item() == pytest.approx(float(expected))
+        assert bool(seen) == (call in looked)
+    term.eval()
+    for _ in range(2):
+        torch.manual_seed(0)
+        found = term(posterior, THETA[:40])
+        torch.manual_seed(0)
+        assert found == whole.eval()(posterior, THETA[:40]) > 0
+
+
+def test_long_runs_look_at_the_share_that_was_asked_for():
+    for fraction in (0.3, 0.7, 1 / 7, 0.123):
+        term = CoveragePenalty(PROBLEM.prior, fraction=fraction)
+        assert sum(term._due() for _ in range(2000)) == pytest.approx(2000 * fraction, abs=1)
+
+
+def test_a_call_that_is_left_out_can_be_trained_on_and_is_not_in_the_history():
+    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=0.25)
     posterior = Independent(Normal(X[:40], torch.ones(40, 2)), 1)
-    with pytest.raises(InputError, match="has no `rows"):
-        term(posterior, THETA[:40])
+    first, second = (term.evaluate(posterior, THETA[:40]) for _ in range(2))
+    assert (first.factor, second.factor) == (4, 0)
+    assert first.figures
+    assert not second.figures
+    term(posterior, THETA[:40]).backward()
+    options = {"epochs": 4, "batch_size": 64, "hidden": [8], "progress": False}
+    found = prudent.fit(
+        THETA[:80], X[:80], PROBLEM.prior, method="calnre", fraction=0.25, **options
+    )
+    # One step an epoch.
+    assert [row["coverage"] is None for row in found.history] == [False, True, True, True]
+    assert all(row["validation_coverage"] is not None for row in found.history)
 
 
 def test_effective_draws_of_the_penalty_by_hand():

@@ -22,7 +22,8 @@ from prudent.training.options import Options
 
 PROBLEM = prudent.problems.get("slcp")
 PAIRS = draw_pairs(PROBLEM, 512, 0)
-STEPS = 6
+# With 16 draws three of these have a penalty, with 128 draws one.
+STEPS = 15
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,8 @@ def steps(estimator, method, **options):
 
     def run():
         for number in range(STEPS):
-            _step(state, PAIRS[64 * number : 64 * number + 128], 1.0)
+            start = 64 * (number % 6)
+            _step(state, PAIRS[start : start + 128], 1.0)
 
     return run
 
@@ -82,17 +84,18 @@ def calls(*arguments, **options):
 @pytest.mark.parametrize(
     ("count", "name", "options", "most"),
     [
-        (flops, "large nre", {}, 1.6),
-        (flops, "nre", {}, 2.1),  # one pass, for fewer operations
-        (flops, "nre", {"target": "calibrated"}, 2.1),
-        (calls, "nre", {}, 2.0),
-        (flops, "nre", {"num_samples": 128}, 4.8),
-        (flops, "nre", {"num_samples": 128, "target": "calibrated"}, 9.5),
-        (flops, "npe", {}, 3.1),  # one pass, for fewer operations
-        (flops, "npe", {"num_samples": 128}, 7.5),
-        (calls, "npe", {}, 1.35),
-        (calls, "npe", {"target": "calibrated"}, 1.35),
-        (calls, "npe", {"num_samples": 128}, 1.8),
+        (flops, "large nre", {}, 1.75),
+        (flops, "nre", {}, 1.8),
+        (flops, "nre", {"target": "calibrated"}, 2.8),  # one pass
+        (calls, "nre", {}, 1.5),
+        (calls, "nre", {"target": "calibrated"}, 1.5),
+        (flops, "nre", {"num_samples": 128}, 2.9),
+        (flops, "nre", {"num_samples": 128, "target": "calibrated"}, 5.9),
+        (flops, "npe", {}, 2.4),
+        (flops, "npe", {"num_samples": 128}, 4.3),
+        (calls, "npe", {}, 1.25),
+        (calls, "npe", {"target": "calibrated"}, 1.25),
+        (calls, "npe", {"num_samples": 128}, 1.3),
     ],
 )
 def test_the_penalty_takes_little(trained, count, name, options, most):
@@ -109,9 +112,9 @@ def test_the_count_sees_a_dear_penalty(trained):
 
 def test_the_count_sees_a_second_evaluation(trained, monkeypatch):
     """Two passes over as few draws, as a flow without its overhead would make them."""
-    plain = calls(trained["npe"], "npe")
+    one = calls(trained["npe"], "calnpe", fraction=1.0, num_samples=2)
     monkeypatch.setattr(FlowPosterior, "overhead", 0)
-    assert calls(trained["npe"], "calnpe") / plain > 1.5
+    assert calls(trained["npe"], "calnpe", fraction=1.0, num_samples=2) > 1.3 * one
 
 
 def test_densities_of_splines_take_fewer_operations_than_those_of_zuko():

@@ -64,7 +64,6 @@ class Passes(nn.Module):
         theta: Tensor,
         function: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
         step: Step,
-        index: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The penalty, the alphas and the worth of draws, the first with its gradient.
 
@@ -73,8 +72,7 @@ class Passes(nn.Module):
             theta: Places, (L + 1, N, D), of which the first is the nominal theta of each pair.
             function: The function that makes these three of the log-densities (L + 1, N). Only
                 differences between those of a pair matter to it.
-            step: The step that the pairs belong to.
-            index: The numbers of the pairs in the step, (N,).
+            step: The step of these pairs.
         """
         if not torch.is_grad_enabled():
             return function(_without_graph(posterior, theta))
@@ -84,8 +82,9 @@ class Passes(nn.Module):
         if two:
             log_prob = _without_graph(posterior, theta)
         elif step.takes_draws and active < torch.inf:
-            pair, draws = index.repeat(len(theta) - 1), theta[1:].flatten(0, 1)
-            log_prob = step.log_prob_with(index, pair, draws).unflatten(0, theta.shape[:2])
+            pair = torch.arange(theta.shape[1], device=theta.device).repeat(len(theta) - 1)
+            found = step.log_prob_with(pair, theta[1:].flatten(0, 1))
+            log_prob = found.unflatten(0, theta.shape[:2])
         else:
             log_prob = evaluated(posterior, theta)
         if not two and most_active < 0:  # so few draws that a second pass never pays
@@ -99,12 +98,12 @@ class Passes(nn.Module):
         if active < torch.inf:
             self.active.fill_(carrying.double().mean())
         if two:
-            found = _again(theta, log_prob, gradient, carrying, step, index)
-            if found is None:
+            again = _again(theta, log_prob, gradient, carrying, step)
+            if again is None:
                 self.active.fill_(torch.inf)
                 step.forget()
-                found = evaluated(posterior, theta), gradient
-            log_prob, gradient = found
+                again = evaluated(posterior, theta), gradient
+            log_prob, gradient = again
         attached: Tensor = _Attached.apply(value.detach(), log_prob, gradient)
         return attached, alphas, worth
 
@@ -123,7 +122,7 @@ def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
 
 
 def _again(
-    theta: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step, index: Tensor
+    theta: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step
 ) -> tuple[Tensor, Tensor] | None:
     """The log-densities that carry a gradient, now with a graph, and the gradient of each.
 
@@ -132,14 +131,13 @@ def _again(
         seen: Their log-densities in the first pass, (L + 1, N).
         gradient: The derivatives of the penalty by these, (L + 1, N).
         carrying: The draws that matter, (L, N); the nominal parameters all do.
-        step: The step that the pairs belong to.
-        index: The numbers of the pairs in the step, (N,).
+        step: The step of these pairs.
 
     Returns:
         None if the log-densities are not those of the first pass.
     """
     entry, pair = carrying.nonzero(as_tuple=True)
-    again = step.log_prob_with(index, index[pair], theta[1:][entry, pair])
+    again = step.log_prob_with(pair, theta[1:][entry, pair])
     before = torch.cat((seen[0], seen[1:][entry, pair]))
     if not torch.allclose(again, before, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
         return None

@@ -15,6 +15,7 @@ Instead of their mean square, the differences can be reduced to their mean size 
 """
 
 from functools import partial
+from math import floor
 from typing import Any, Self
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, TARGETS
 from prudent._settings import whole
-from prudent.contracts import Evaluation, PerPair, Posterior, Rows
+from prudent.contracts import Evaluation, PerPair, Posterior
 from prudent.coverage.alpha import alpha, effective_size
 from prudent.coverage.draws import pool_scores
 from prudent.coverage.passes import Passes
@@ -159,17 +160,16 @@ class CoveragePenalty(nn.Module):
         computation: The axis of the comparison; see :func:`prudent.coverage.penalty`.
         levels: The levels that the alphas are compared with; see the same function.
         distance: The reduction of the differences to one number; see the same function.
-        fraction: The share of each batch to look at, chosen at random; in evaluation mode all of
-            it. Less than 1 needs a posterior with ``rows``. Alphas of earlier steps then stand for
-            the rest of the batch, so that the distribution is that of as many alphas, and the
-            gradient has the same expectation.
+        fraction: The share of calls to look at: with 1/3 every third, where the penalty then
+            counts three times, so that the gradient has the same expectation. The other calls
+            return 0 at no cost. In evaluation mode every call counts once.
         midpoint: Whether draws of exactly equal density count half.
         tolerance: The share of the gradient that may be left out to save time. See
             :mod:`prudent.coverage.passes`.
     """
 
-    # The alphas of earlier steps, for ``fraction``.
-    memory: Tensor
+    # How often the penalty was called in training, for ``fraction``.
+    calls: Tensor
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class CoveragePenalty(nn.Module):
         self.fraction = fraction
         self.midpoint = midpoint
         self.passes = Passes(tolerance)
-        self.register_buffer("memory", torch.empty(0))
+        self.register_buffer("calls", torch.tensor(0))
         self.penalty = partial(
             penalty, target=target, computation=computation, levels=levels, distance=distance
         )
@@ -228,23 +228,24 @@ class CoveragePenalty(nn.Module):
                 and with proposal ``"draws"`` there need be none.
             theta: The nominal parameters (N, D).
         """
-        return self.evaluate(posterior, theta).value
+        found = self.evaluate(posterior, theta)
+        return found.value * found.factor
 
     def evaluate(self, posterior: Posterior, theta: Tensor) -> Evaluation:
         """The penalty of a batch, with ``effective_samples`` and ``shortfall`` as its figures.
 
-        The arguments are those of :meth:`forward`.
+        The arguments are those of :meth:`forward`. The value is that of this batch, whatever the
+        ``fraction``, which makes its factor.
         """
         if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
             came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
             raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
-        num_pairs, step, index = len(theta), Step.of(posterior, theta), None
-        if self.training and self.fraction < 1:
-            index, posterior, theta = _thin(posterior, theta, self.fraction)
-        if not step.takes_draws:  # the penalty is alone with its share
-            step, index = Step(posterior, theta), None
-        if index is None:
-            index = torch.arange(len(theta), device=theta.device)
+        if not self._due():
+            nothing = theta.new_zeros((), requires_grad=torch.is_grad_enabled())
+            return Evaluation(nothing, factor=0.0)
+        step = Step.of(posterior, theta)
+        if not step.takes_draws:  # the penalty evaluates its draws alone
+            step = Step(posterior, theta)
         drawn = draw(self.proposal, posterior, self.num_samples, theta)
         if self.proposal == "draws":
             value, alphas, worth = self._compare(pool_scores(theta, drawn.theta), drawn)
@@ -254,16 +255,22 @@ class CoveragePenalty(nn.Module):
             if points.requires_grad:
                 value, alphas, worth = compare(evaluated(posterior, points))
             else:
-                value, alphas, worth = self.passes(posterior, points, compare, step, index)
-        if self.training:
-            # As many as were left out, of the steps before, complete the next batch.
-            seen = torch.cat((self.memory.to(alphas), alphas[~alphas.isnan()]))
-            self.memory = seen[len(seen) - min(len(seen), num_pairs - len(theta)) :]
+                value, alphas, worth = self.passes(posterior, points, compare, step)
         figures: dict[str, Tensor | PerPair] = {
             "effective_samples": worth.mean(),
             "shortfall": PerPair(alphas, largest_gap),
         }
-        return Evaluation(value, figures)
+        return Evaluation(value, figures, 1 / self.fraction if self.training else 1.0)
+
+    def _due(self) -> bool:
+        """Whether to look at this batch; the first is, and then as many as ``fraction`` says."""
+        if not self.training or self.fraction == 1:
+            return True
+        now = int(self.calls)
+        self.calls += 1
+        # Due is who makes their number grow; a product of floats may be an ulp below its integer.
+        before, after = (floor(call * self.fraction + 1e-9) for call in (now - 1, now))
+        return before < after
 
     def _compare(self, log_prob: Tensor, drawn: Draws) -> tuple[Tensor, Tensor, Tensor]:
         """The penalty, the alphas (N,) and the worth of the draws, (N,), the last two detached.
@@ -284,32 +291,8 @@ class CoveragePenalty(nn.Module):
         if worth is None:
             # Weights that are all zero are worth one draw.
             worth = effective_size(log_weight.detach().softmax(dim=0)).nan_to_num(nan=1.0)
-        return self.penalty(self._completed(alphas)), alphas.detach(), worth
-
-    def _completed(self, alphas: Tensor) -> Tensor:
-        """The alphas of the share, those that stand for the rest of the batch beside them.
-
-        Each of the share then weighs as all that it stands for, in the gradient alone.
-        """
-        if not self.training or len(self.memory) == 0:
-            return alphas
-        factor = 1 + len(self.memory) / len(alphas)
-        weighted = alphas.detach() + factor * (alphas - alphas.detach())
-        return torch.cat((weighted, self.memory.to(alphas)))
+        return self.penalty(alphas), alphas.detach(), worth
 
     def extra_repr(self) -> str:
         """The settings, for ``print``."""
         return f"num_samples={self.num_samples}, target={self.target}, indicator={self.indicator}"
-
-
-def _thin(
-    posterior: Posterior, theta: Tensor, fraction: float
-) -> tuple[Tensor, Posterior, Tensor]:
-    """The numbers of a random share of the pairs, their posteriors and their parameters."""
-    if not isinstance(posterior, Rows):
-        raise InputError(
-            f"`fraction` is {fraction}, but {type(posterior).__name__} has no `rows(index)` to "
-            "choose some of its observations; pass fraction=1."
-        )
-    index = torch.randperm(len(theta))[: max(1, int(fraction * len(theta)))].to(theta.device)
-    return index, posterior.rows(index), theta[index]

@@ -82,13 +82,12 @@ class Step:
             self._found[key] = evaluate()
         return self._found[key]
 
-    def log_prob_with(self, index: Tensor, pair: Tensor, draws: Tensor) -> Tensor:
-        """Log-densities of M nominal parameters and of R draws, (M + R,).
+    def log_prob_with(self, pair: Tensor, draws: Tensor) -> Tensor:
+        """Log-densities of the nominal parameters and of R draws, (N + R,).
 
         They come from one evaluation with all that other terms want.
 
         Args:
-            index: The numbers of the pairs whose nominal parameters are meant, (M,).
             pair: The numbers of the pairs that the draws belong to, (R,).
             draws: The draws, (R, D).
         """
@@ -104,7 +103,7 @@ class Step:
         else:
             log_prob = evaluated(rows, theta)[0]
         self._found["log_prob", graph] = log_prob[:number]
-        return torch.cat((log_prob[index], log_prob[len(every) :]))
+        return torch.cat((log_prob[:number], log_prob[len(every) :]))
 
     def forget(self) -> None:
         """Evaluate anew what is asked from now on."""

@@ -170,11 +170,23 @@ def arranged(runs: DataFrame) -> DataFrame:
 
 
 def settings_of(runs: DataFrame) -> DataFrame:
-    """The settings of runs as text, with the method's own weight where none was given."""
+    """The settings of runs as text, with the method's own weight where none was given.
+
+    The share of steps that a method chooses by the number of draws is its own, no other setting.
+    """
     found = runs[[name for name in SETTINGS if name in runs]].astype(object).copy()
     if "weight" in found:
         own = runs["method"].map({name: method.weight for name, method in METHODS.items()})
         found["weight"] = found["weight"].where(found["weight"].notna(), own)
+    if "fraction" in found and runs["num_samples"].nunique() > 1:
+        pairs = zip(runs["method"], runs["num_samples"], strict=True)
+        shares = [
+            METHODS[name].resolve(Options(num_samples=int(number))).fraction
+            if name in METHODS and number >= 1
+            else None
+            for name, number in pairs
+        ]
+        found["fraction"] = found["fraction"].where(found["fraction"] != shares, "own")
     return found.map(lambda item: f"{item:g}" if isinstance(item, int | float) else str(item))
 
 

@@ -7,6 +7,7 @@ an interrupted training ends with the same bits as an undisturbed one.
 
 import contextlib
 import copy
+import inspect
 import logging
 import math
 import os
@@ -44,6 +45,19 @@ FIRST_STEPS = 10
 logger = logging.getLogger("prudent")
 
 
+class _AdamW(AdamW):
+    """AdamW that is never compiled.
+
+    Torch makes sure of that by importing its compiler, which takes as long as importing torch.
+    """
+
+    add_param_group = inspect.unwrap(AdamW.add_param_group)
+    zero_grad = inspect.unwrap(AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(AdamW.step))
+    state_dict = inspect.unwrap(AdamW.state_dict)
+    load_state_dict = inspect.unwrap(AdamW.load_state_dict)
+
+
 class TrainingState:
     """Everything that changes in a training: weights, optimizer, randomness, the best epoch.
 
@@ -57,7 +71,7 @@ class TrainingState:
         self.device = next(estimator.parameters()).device
         # One call for all weights; a call for each would take longer than the arithmetic.
         fused = self.device.type in FUSED or None
-        self.optimizer = AdamW(
+        self.optimizer = _AdamW(
             estimator.parameters(),
             lr=options.learning_rate or LEARNING_RATE,
             weight_decay=0.0,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
-from prudent.contracts import Normalizable, PerPair
+from prudent.contracts import Evaluation, Normalizable, PerPair
 from prudent.datasets import Data, Pairs
 from prudent.datasets.pairs import num_batches
 from prudent.errors import TrainingError
@@ -92,7 +92,7 @@ def _one_epoch(
 
 
 def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
-    """One pass; the mean of each figure over its steps, and the number of skipped ones."""
+    """One pass; the mean of each figure over the steps that have it, and how many were skipped."""
     estimator, objective, options = state.estimator, state.objective, state.options
     estimator.train()
     objective.train()
@@ -100,7 +100,7 @@ def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
     ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
     batch_size = options.pairs_per_step(len(training))
     num_steps = num_batches(len(training), batch_size)
-    sums: dict[str, float] = {}
+    found: dict[str, list[float]] = {}
     skipped = 0
     for step, batch in enumerate(training.batches(batch_size, state.order), start=1):
         # Batch normalization changes its buffers in a step that may have to be taken back.
@@ -122,21 +122,22 @@ def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
             continue
         state.step()
         for name, value in figures.items():
-            sums[name] = sums.get(name, 0.0) + value
-    means = {name: total / max(1, num_steps - skipped) for name, total in sums.items()}
-    return {**means, "skipped": skipped}
+            found.setdefault(name, []).append(value)
+    means = {name: math.fsum(values) / len(values) for name, values in found.items()}
+    # A term that left out all of these few steps has no value.
+    return {**dict.fromkeys(objective.weights), **means, "skipped": skipped}
 
 
 def _step(state: TrainingState, batch: Pairs, ramp: float) -> dict[str, float]:
     """Gradients of one batch, clipped but not yet applied; its figures."""
     batch = batch.to(state.device)
     terms = state.objective.evaluate(state.estimator(batch.x), batch.theta)
-    values = {name: term.value for name, term in terms.items()}
-    loss = state.objective.total(values, ramp)
+    loss = state.objective.total(terms, ramp)
     state.optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(state.weights, state.options.clip_norm)
-    figures = {**values, "loss": loss, "gradient_norm": norm}
+    figures = {name: term.value for name, term in terms.items() if term.factor}
+    figures |= {"loss": loss, "gradient_norm": norm}
     for term in terms.values():
         figures |= {name: f for name, f in term.figures.items() if isinstance(f, Tensor)}
     # All at once, as an accelerator is waited for each time.
@@ -161,7 +162,8 @@ def _validate(state: TrainingState, validation: Data) -> dict[str, float]:
             for key, figure in term.figures.items():
                 if isinstance(figure, PerPair):
                     parts.setdefault(key, []).append(figure)
-    sums["loss"] = float(objective.total({k: torch.tensor(v) for k, v in sums.items()}))
+    found = {name: Evaluation(torch.tensor(value)) for name, value in sums.items()}
+    sums["loss"] = float(objective.total(found))
     for key, figures in parts.items():
         sums[key] = float(figures[0].reduce(torch.cat([figure.values for figure in figures])))
     return sums

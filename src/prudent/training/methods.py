@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prudent.errors import InputError, unknown_name
@@ -49,8 +50,10 @@ class Method:
 
     def resolve(self, options: Options) -> Options:
         """The options with the method's own settings where none is given."""
-        cheap = CHEAP if self.regularizer == "coverage" else {}
-        own = {**PLAIN, **QUICK.get(self.family, {}), **cheap, **self.own}
+        own: dict[str, Any] = {**PLAIN, **QUICK.get(self.family, {})}
+        if self.regularizer == "coverage":
+            own |= {"proposal": "even", "fraction": _share_of_steps(options.num_samples)}
+        own |= self.own
         return replace(options, **{n: v for n, v in own.items() if getattr(options, n) is None})
 
     def weights(self, weight: float | None) -> dict[str, float]:
@@ -86,10 +89,8 @@ PLAIN = {
     "proposal": "prior",
     "fraction": 1.0,
 }
-# Classifiers bear larger steps, and need fewer of them.
-QUICK = {"nre": {"learning_rate": 3e-3}}
-# A coverage penalty remembers the alphas of earlier steps, and looks at a few pairs of each.
-CHEAP = {"proposal": "even", "fraction": 0.1}
+# Classifiers and spline flows bear larger steps, and need fewer of them.
+QUICK = dict.fromkeys(("nre", "npe"), {"learning_rate": 3e-3})
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
@@ -120,6 +121,15 @@ SPARE = (
     ("#5566CC", ":", "<"),
     ("#888822", "-.", ">"),
 )
+
+
+def _share_of_steps(num_samples: int) -> float:
+    """The steps with a coverage penalty, which are the fewer the dearer it is.
+
+    >>> [_share_of_steps(number) for number in (4, 16, 128)]
+    [0.2, 0.2, 0.071]
+    """
+    return round(min(0.2, 0.8 / sqrt(num_samples)), 3)
 
 
 def names() -> list[str]:

@@ -8,6 +8,7 @@ and a ratio to that times the prior is not the posterior. The marginal theta mus
 all simulations, failed ones included: the ``pool`` of :class:`WeightedSum`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -105,11 +106,12 @@ class WeightedSum:
                 found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
         return {name: found[name] for name in self.objectives}
 
-    def total(self, values: dict[str, Tensor], ramp: float = 1.0) -> Tensor:
+    def total(self, terms: Mapping[str, Evaluation], ramp: float = 1.0) -> Tensor:
         """The weighted sum of the terms, with the weights after the first times ``ramp``."""
         first = next(iter(self.weights))
-        factors = {n: weight * (1.0 if n == first else ramp) for n, weight in self.weights.items()}
-        return torch.stack([factors[name] * value for name, value in values.items()]).sum()
+        weights = {n: weight * (1.0 if n == first else ramp) for n, weight in self.weights.items()}
+        values = [weights[name] * term.factor * term.value for name, term in terms.items()]
+        return torch.stack(values).sum()
 
     def train(self, mode: bool = True) -> None:  # noqa: FBT001, FBT002 (as torch has it)
         """Put the terms that are modules in training or in evaluation mode."""
@@ -131,13 +133,12 @@ class WeightedSum:
         for name, value in state.items():
             term, *path, key = name.split(".")
             module: Any = self.objectives[term]
-            # Not by load_state_dict: the length of a memory changes.
+            # Not by load_state_dict: a checkpoint of an earlier version may lack some of it.
             setattr(module.get_submodule(".".join(path)), key, value)
 
     def __call__(self, posterior: Posterior, theta: Tensor) -> Tensor:
         """The value to minimize."""
-        found = self.evaluate(posterior, theta)
-        return self.total({name: term.value for name, term in found.items()})
+        return self.total(self.evaluate(posterior, theta))
 
     def __repr__(self) -> str:
         return " + ".join(f"{weight:g} {name}" for name, weight in self.weights.items())

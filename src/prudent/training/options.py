@@ -69,7 +69,7 @@ class Options:
     learning_rate: float | None = setting(
         None,
         above=0,
-        help="Learning rate of AdamW; by default 1e-3, 3e-3 for ratios; a tenth after a plateau",
+        help="Learning rate of AdamW; by default 3e-3, 1e-3 for fmpe; a tenth after a plateau",
     )
     validation_fraction: float = setting(
         0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
@@ -100,7 +100,7 @@ class Options:
     computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
     levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
     distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
-    fraction: float | None = setting(None, above=0, most=1, help="Share of each batch to look at")
+    fraction: float | None = setting(None, above=0, most=1, help="Share of steps with a penalty")
 
     def __post_init__(self) -> None:
         check(self)
