@@ -216,11 +216,17 @@ class FlowEnsemblePosterior(_Pooled):
         spread, prior = self.estimator.temperature**0.5, self.estimator.prior
         pieces = noise[len(known) :].tensor_split(len(self.parts))
         made = [
-            part.from_noise(piece, spread)[0]
-            for part, piece in zip(self.parts, pieces, strict=True)
+            part.from_noise(piece, spread) for part, piece in zip(self.parts, pieces, strict=True)
         ]
-        theta = torch.cat((known.to(made[0]), *made))
-        both = [part.log_prob_and_wide(theta, spread) for part in self.parts]
+        theta = torch.cat((known.to(made[0][0]), *(own for own, _, _ in made)))
+        both, start = [], len(known)
+        for part, (own, *densities) in zip(self.parts, made, strict=True):
+            # A member knows the densities of its own draws.
+            end = start + len(own)
+            found = part.log_prob_and_wide(torch.cat((theta[:start], theta[end:])), spread)
+            pairs = zip(found, densities, strict=True)
+            both.append([torch.cat((v[:start], mine, v[start:])) for v, mine in pairs])
+            start = end
         each, wide = (torch.stack(values) for values in zip(*both, strict=True))
         counts = torch.tensor([len(piece) for piece in pieces]).to(wide)
         proposals = [(counts / len(noise)).log()[:, None, None] + wide]

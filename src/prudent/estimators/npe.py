@@ -28,7 +28,7 @@ from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import reject, weighted
 
 NUM_TRANSFORMS = 2
-# Draws of each observation by which our splines are compared with zuko's.
+# Draws of each observation by which the inverse of our splines is compared with their density.
 NUM_COMPARED = 2
 # The mass inside the prior's support is found from rounds of so many draws, for so many
 # observations at a time; rounds are added, up to so many, until its relative error is this small.
@@ -155,17 +155,28 @@ class FlowPosterior(CutPosterior):
         """Log-density at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
         standard, log_volume = self.estimator.standard(theta, self.features)
-        if getattr(self.estimator, "known_splines", False):
-            log_prob = _splines.log_prob(self.estimator.head, self.features, standard)
-        else:
-            log_prob = self._flow().log_prob(standard)
+        log_prob = self._standard_log_prob(standard)
         return self._cut(theta, log_prob.to(theta.dtype) + log_volume)
+
+    def _standard_log_prob(self, standard: Tensor) -> Tensor:
+        """The log-density of standardized values (..., N, D), as (..., N)."""
+        if self._knows_splines:
+            return _splines.log_prob(self.estimator.head, self.features, standard)
+        log_prob: Tensor = self._flow().log_prob(standard)
+        return log_prob
+
+    @property
+    def _knows_splines(self) -> bool:
+        return getattr(self.estimator, "known_splines", False)
 
     def log_prob_and_wide(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
         """Log-densities of the flow, and those of the draws that noise times a spread makes."""
         standard, log_volume = self.estimator.standard(theta, self.features)
         flow = self._flow()
-        noise, log_slope = flow.transform.call_and_ladj(standard)
+        if self._knows_splines:
+            noise, log_slope = _splines.forward(self.estimator.head, self.features, standard)
+        else:
+            noise, log_slope = flow.transform.call_and_ladj(standard)
         both = [flow.base.log_prob(noise), flow.base.log_prob(noise / spread)]
         both[1] = both[1] - noise.shape[-1] * math.log(spread)
         one, wide = ((value + log_slope).to(theta.dtype) + log_volume for value in both)
@@ -209,7 +220,7 @@ class FlowPosterior(CutPosterior):
         log_base, head = flow.base.log_prob(noise), self.estimator.head
         if _couplings.fits(head):
             draws, log_slope = _couplings.inverse(head, self.features, noise)
-            some, log_prob = flow.log_prob(draws[:NUM_COMPARED]), log_base + log_slope
+            log_prob, some = log_base + log_slope, self._standard_log_prob(draws[:NUM_COMPARED])
             if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
                 return draws, log_prob
         draws, log_volume = flow.transform.inv.call_and_ladj(noise)
