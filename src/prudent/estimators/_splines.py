@@ -81,15 +81,17 @@ def _spline(x: Tensor, parameters: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     sizes, slopes = parameters.split((2 * bins, bins - 1), dim=-1)
     scale = abs(math.log(SLOPE))
     sizes = sizes.unflatten(-1, (2, bins))
-    shares = (sizes / (1 + (2 / scale) * sizes.abs())).softmax(-1)  # of widths and of heights
+    # Shares of widths and of heights are divided by their sum for the bin of x alone.
+    shares = (sizes / (1 + (2 / scale) * sizes.abs())).exp()
     ends = shares.cumsum(-1)
+    unit = 2 * BOUND / ends[..., -1:]
     with torch.no_grad():
-        place = (x + BOUND) / (2 * BOUND)
-        inside = (place > 0) & (place <= 1)
+        inside = (x > -BOUND) & (x <= BOUND)
+        place = (x + BOUND) / unit[..., 0, 0]
         index = (ends[..., 0, :-1] < place.unsqueeze(-1)).sum(-1, keepdim=True)
     both = index.unsqueeze(-2).expand(*index.shape[:-1], 2, 1)
-    width, height = (2 * BOUND * shares.gather(-1, both).squeeze(-1)).unbind(-1)
-    right, top = (BOUND * (2 * ends.gather(-1, both).squeeze(-1) - 1)).unbind(-1)
+    width, height = (shares.gather(-1, both) * unit).squeeze(-1).unbind(-1)
+    right, top = ((ends.gather(-1, both) * unit).squeeze(-1) - BOUND).unbind(-1)
     raw = pad(slopes, (1, 1)).gather(-1, torch.cat((index, index + 1), dim=-1))
     before, after = (raw / (1 + raw.abs() / scale)).exp().unbind(-1)
     # Outside the spline is the identity; any place inside keeps its formulas finite there.
