@@ -18,7 +18,7 @@ from prudent.experiments.cost import TABLE
 FAMILIES = {"nre": ("nre", "bnre", "calnre"), "npe": ("npe", "bnpe", "calnpe")}
 # Steps and epochs; those with large embeddings take seconds a step.
 SLOW = ("spatial_sir", "gravitational_waves")
-NUM_TEST = 100
+NUM_TEST = 500
 COSTS = ("step", "balance", "coverage", "diagnose", "megabytes")
 
 
@@ -37,6 +37,9 @@ def measure(name, family):
             problem.prior,
             method=method,
             epochs=epochs,
+            batch_size=128,
+            # `cost.seconds` knows how many steps have the penalty.
+            **({"fraction": 1.0} if method.startswith("cal") else {}),
             progress=False,
             invalid="exclude",
             **problem.networks.get(family, {}),

@@ -283,6 +283,22 @@ def test_a_flow_tells_the_density_of_its_draws(hidden):
     torch.testing.assert_close(torch.stack(both), torch.stack((log_prob, log_proposal)), **close)
 
 
+@pytest.mark.parametrize("dim", [1, 2, 4])
+def test_draws_to_keep_are_those_with_a_gradient(dim):
+    """They take another way, with the same random numbers, and may be none."""
+    estimator, _, x = make(FlowEstimator, dim=dim)
+    posterior = estimator(x[:6])
+    torch.manual_seed(3)
+    expected = posterior.rsample((5, 7)).detach()
+    for draw in (posterior.sample, lambda shape: posterior.sample_and_log_prob(shape)[0]):
+        torch.manual_seed(3)
+        torch.testing.assert_close(draw((5, 7)), expected, atol=1e-4, rtol=1e-4)
+        torch.manual_seed(4)
+        assert not torch.allclose(draw((5, 7)), expected, atol=1e-4, rtol=1e-4)
+    draws, log_prob = posterior.sample_and_log_prob(0)
+    assert (draws.shape, log_prob.shape) == ((0, 6, dim), (0, 6))
+
+
 @pytest.mark.parametrize("dim", [2, 3, 5])
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("networks", ["paper", "standard"])
@@ -294,7 +310,7 @@ def test_splines_from_noise_equal_those_of_zuko(dim, broken, networks, monkeypat
         for parameter in estimator.head.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     if broken:
-        monkeypatch.setattr("prudent.estimators._couplings.BOUND", 4.0)
+        monkeypatch.setattr("prudent.estimators._spline_draws.BOUND", 4.0)
     posterior = estimator(x[:6])
     noise = 2 * torch.randn(200, 6, dim)
     draws, log_prob, _ = posterior.from_noise(noise)

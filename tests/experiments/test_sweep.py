@@ -288,6 +288,7 @@ class TestCost:
             dataclasses.replace(config, budget=4096),
             dataclasses.replace(config, num_test=100_000),
             dataclasses.replace(config, training=Options(num_samples=64)),
+            dataclasses.replace(config, training=Options(fraction=1.0)),
             dataclasses.replace(config, training=Options(members=5)),
         ]
         assert all(seconds(other) > seconds(config) for other in more)

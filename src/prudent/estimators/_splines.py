@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from prudent.estimators._couplings import BOUND, SLOPE
+from prudent.estimators._spline_draws import BOUND, SLOPE
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 # Rows by which our splines are compared with zuko's.

@@ -20,7 +20,7 @@ from prudent._arrays import as_shape
 from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
-from prudent.estimators import _couplings, _splines
+from prudent.estimators import _spline_draws, _splines
 from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
@@ -190,7 +190,7 @@ class FlowPosterior(CutPosterior):
 
     def _whole(self, shape: tuple[int, ...]) -> Tensor:
         """Draws ``(*shape, N, D)`` of the flow itself."""
-        return self.rsample(shape)
+        return self._whole_and_log_prob(shape)[0]
 
     @torch.no_grad()
     def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:
@@ -198,8 +198,16 @@ class FlowPosterior(CutPosterior):
         if self.normalization == "cut":
             theta = self.sample(sample_shape)
             return theta, self.log_prob(theta)
-        shape = torch.Size(as_shape(sample_shape))
-        return self._unscaled(*self._flow().rsample_and_log_prob(shape))
+        return self._whole_and_log_prob(as_shape(sample_shape))
+
+    @torch.no_grad()
+    def _whole_and_log_prob(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Draws ``(*shape, N, D)`` of the flow itself, and their log-density."""
+        flow, number = self._flow(), math.prod(shape)
+        noise = flow.base.sample((max(number, 1),))  # torch has no density of no draws
+        both = self._unscaled(*self._inverse(flow, noise))
+        theta, log_prob = (part[:number].reshape(*shape, *part.shape[1:]) for part in both)
+        return theta, log_prob
 
     @torch.no_grad()
     def from_noise(self, noise: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -218,8 +226,8 @@ class FlowPosterior(CutPosterior):
     def _inverse(self, flow: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws from noise of the base, and their log-density."""
         log_base, head = flow.base.log_prob(noise), self.estimator.head
-        if _couplings.fits(head):
-            draws, log_slope = _couplings.inverse(head, self.features, noise)
+        if _spline_draws.fits(head):
+            draws, log_slope = _spline_draws.inverse(head, self.features, noise)
             log_prob, some = log_base + log_slope, self._standard_log_prob(draws[:NUM_COMPARED])
             if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
                 return draws, log_prob
