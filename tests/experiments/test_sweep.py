@@ -268,7 +268,10 @@ class TestCost:
         own = [RunConfig(name, "nre", 1024) for name in problem_names()]
         assert len({seconds(config) for config in own}) > len(own) // 2
         typical = RunConfig("slcp", "calnpe", 1024)
-        assert seconds(dataclasses.replace(typical, problem="mine:x")) == seconds(typical) > 10
+        unknown = dataclasses.replace(typical, problem="mine:x")
+        # But for the time of its simulations, of which nothing is known.
+        assert seconds(unknown) == pytest.approx(seconds(typical), rel=1e-3)
+        assert seconds(unknown) > 10
 
     def test_what_was_not_measured_is_not_free(self, monkeypatch):
         plain = METHODS["nre"]
