@@ -17,7 +17,10 @@ from prudent.experiments.store import load_runs
 from prudent.experiments.sweep import read_sweep
 
 ROOT = Path(__file__).parents[1]
-FIGURES = ("auc", "worst_shortfall", "log_posterior", "num_pairs", "num_unresolved")
+FIGURES = ("auc", "worst_shortfall", "log_posterior", "log_posterior_error", "log_prior",
+           "information_gain", "information_gain_error", "num_pairs", "num_unresolved",
+           "computed_by")  # fmt: skip
+SETTINGS = ("members", "recalibrate", "fraction", "target", "weight", "num_samples")
 
 
 class Study:
@@ -77,7 +80,8 @@ class SweepStudy(Study):
         """Make the runs that are missing, one after the other."""
         configs = read_sweep(ROOT / "sweeps" / f"{self.name}.toml").configs
         for config in sorted(configs, key=self.order or (lambda _: 0)):
-            if config.identity not in {one["run"] for one in self.read()}:
+            # Runs of earlier versions were kept without the curve, by which they can be judged.
+            if config.identity not in {one["run"] for one in self.read() if "inside" in one}:
                 self.keep([row(run_one(config, self.runs / config.identity))])
 
     def collect(self):
@@ -93,13 +97,15 @@ def row(run):
         "problem": config.problem,
         "budget": config.budget,
         "method": config.method,
-        "members": training.members,
-        "recalibrate": training.recalibrate,
-        "fraction": training.fraction,
+        **{name: getattr(training, name) for name in SETTINGS},
         "seed": config.seed,
         "verdict": run.verdict.kind,
         **{name: run.metrics[name] for name in FIGURES},
+        # At each level, how many of the test pairs lie in their regions.
+        "levels": run.coverage["levels"],
+        "inside": [round(share * run.metrics["num_pairs"]) for share in run.coverage["curve"]],
         "seconds": run.timing["seconds"]["train"],
+        "diagnose_seconds": run.timing["seconds"]["diagnose"],
     }
 
 
