@@ -1,7 +1,7 @@
 """The paper's experiments, kept in paper.json: a line for each run, with its coverage curve.
 
-`paper.py run` makes the runs of `sweeps/paper.toml` whose results are not there yet, in the order of
-that file; it can be killed and goes on, also on another machine. The runs themselves are in
+`paper.py run` makes the runs of `sweeps/paper.toml` whose results are not there yet, in the order
+of that file; it can be killed and goes on, also on another machine. The runs themselves are in
 runs/paper.
 """
 

@@ -45,7 +45,9 @@ SETTINGS: Any = {
     "pdf.fonttype": 42,
 }
 
-Numbers = Sequence[float]
+Numbers = Iterable[float]
+# By number of test pairs: levels, and the least and the greatest coverage at each.
+Bands = Mapping[int, tuple[Numbers, Numbers, Numbers]]
 # Runs a function with our settings, and puts those of the user back.
 themed = rc_context(SETTINGS)
 
@@ -169,29 +171,26 @@ def diagonal(axis: Axes, *, words: bool, shaded: bool = True) -> None:
 # Curves
 
 
-def coverage_panel(axis: Axes, margins: Mapping[int, float], *, words: bool = True) -> None:
+def coverage_panel(axis: Axes, bands: Bands, *, words: bool = True) -> None:
     """The axes of coverage curves, with the band of the verdict around the diagonal.
 
-    The margins, by number of test pairs, are how far curves of calibrated posteriors stray.
+    The bands, by number of test pairs, are levels, and where curves of calibrated posteriors stay.
     """
     diagonal(axis, words=words)
-    for half in margins.values():
-        ends = sorted((0.0, min(half, 1.0), max(1 - half, 0.0), 1.0))
-        lower, upper = [max(0.0, x - half) for x in ends], [min(1.0, x + half) for x in ends]
-        axis.fill_between(ends, lower, upper, color="0.5", alpha=0.35, linewidth=0, zorder=1.2)
+    for columns in bands.values():
+        levels, lower, upper = ([0.0, *column, 1.0] for column in columns)
+        axis.fill_between(levels, lower, upper, color="0.5", alpha=0.35, linewidth=0, zorder=1.2)
     axis.set(xlabel=LEVEL, ylabel=INSIDE)
 
 
-def verdict_note(margins: Mapping[int, float]) -> str:
+def verdict_note(bands: Bands) -> str:
     """What the band of :func:`coverage_panel` is."""
-    told = [
-        f"±\N{NO-BREAK SPACE}{half:.2g} with {number:,} test pairs"
-        for number, half in margins.items()
-    ]
+    told = [f"{number:,}" for number in bands]
     if not told:
         return ""
     told[2:] = ["..."] * (len(told) > 2)
-    return f"Grey band: {EXACT.replace('exact', 'calibrated')} ({', '.join(told)})"
+    stay = "95 % of calibrated posteriors stay above its lower edge everywhere"
+    return f"Grey band: {stay} ({' and '.join(told)} test pairs)"
 
 
 def rank_curve(axis: Axes, test: str, rows: Mapping[str, Any], *, color: str) -> None:
@@ -244,17 +243,17 @@ def training_curves(
 def diagnosis(
     title: str,
     curve: tuple[Numbers, Numbers],
-    margins: Mapping[int, float],
+    bands: Bands,
     tests: Mapping[str, Iterable[Mapping[str, Any]]] = MappingProxyType({}),
 ) -> Figure:
     """The coverage curve of a diagnosis, and beside it the records of SBC and TARP, if any."""
     rows = [(name, row) for name in ("sbc", "tarp") for row in tests.get(name, ())]
     figure, (first, *others) = panels(1 + len(rows), panel=(2.3, 2.2 if rows else 2.45))
-    coverage_panel(first, margins)
-    first.plot(*curve, color=BLUE, marker="o", markersize=3)
+    coverage_panel(first, bands)
+    first.plot(*curve, color=BLUE, marker="o", markersize=3, markevery=0.06)
     first.set_title("coverage")
     for axis, (test, row) in zip(others, rows, strict=True):
         rank_curve(axis, test, row, color=BLUE)
         name = "TARP" if test == "tarp" else f"SBC {plain_name(row['parameter'], 16)}"
         axis.set_title(f"{name}, p = {row['p_value']:.2g}")
-    return dress(figure, title, [verdict_note(margins)])
+    return dress(figure, title, [verdict_note(bands)])

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from prudent.diagnostics._bands import UniformPath, holm, ks_p_value, stay_probability
+from prudent.diagnostics._bands import UniformPath, holm, least_shares, stay_probability
 
 
 def paths(number, num_samples, repetitions, seed=0):
@@ -63,31 +63,10 @@ def test_p_values_agree_with_simulation(number, num_samples):
     assert 0.03 < (path.p_value(counts[:2000]) <= 0.05).mean() < 0.07
 
 
-@pytest.mark.parametrize("number", [20, 100, 1000])
-def test_ks_agrees_with_scipy_where_steps_are_fine(number):
-    scipy = pytest.importorskip("scipy.stats")
-    for distance in (0.8, 1.2, 1.5):
-        exact = scipy.kstwo.sf(distance / math.sqrt(number), number)
-        fine = ks_p_value(number, steps(5000), distance * math.sqrt(number))
-        # Between two steps the difference can be larger by at most one part in 5,000.
-        assert fine == pytest.approx(exact, abs=0.02)
-
-
-def test_ks_keeps_its_size_on_coarse_ranks():
-    """Ten values: the continuous null would reject far too rarely."""
-    number, points = 400, steps(9)
-    counts = paths(number, 9, 4000)
-    distance = np.abs(counts - number * points).max(axis=1)
-    rejected = np.mean([ks_p_value(number, points, d) <= 0.05 for d in distance])
-    continuous = np.mean(2 * np.exp(-2 * distance**2 / number) <= 0.05)
-    assert continuous < 0.03 < rejected < 0.07
-
-
 def test_far_out_is_a_small_number_not_an_error():
     path = UniformPath(1000, steps(99))
     everything_low = np.full(99, 1000)
     assert 0 < path.p_value(everything_low) < 1e-12
-    assert 0 < ks_p_value(1000, steps(99), 500.0) < 1e-12
     one = UniformPath(1, steps(1))
     assert one.band(0.95)[0].tolist() == [0]
     assert float(one.p_value(np.array([1]))) == 1
@@ -112,3 +91,28 @@ def test_bin_bands_hold_all_bins():
 def test_holm_by_hand():
     np.testing.assert_allclose(holm(np.array([0.2, 0.01, 0.02])), [0.2, 0.03, 0.04])
     np.testing.assert_allclose(holm(np.array([0.6, 0.9])), [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("number", "num_samples"), [(50, 19), (1000, 99)])
+@pytest.mark.parametrize("side", ["low", "high"])
+def test_one_sided_bands_spend_everything_on_their_side(number, num_samples, side):
+    path, both = (UniformPath(number, steps(num_samples), one) for one in (side, ""))
+    counts = paths(number, num_samples, 10_000)
+    lower, upper = path.band(0.95)
+    held = ((counts >= lower) & (counts <= upper)).all(axis=1).mean()
+    assert 0.93 < held < 0.97
+    # Closer to the diagonal than a band of both sides is.
+    own, other = (lower, both.band(0.95)[0]) if side == "low" else (-upper, -both.band(0.95)[1])
+    assert (own >= other).all()
+    assert own.sum() > other.sum()
+    far = np.zeros(num_samples) if side == "high" else np.full(num_samples, number)
+    assert float(path.p_value(far.astype(int))) == 1
+
+
+def test_least_shares_are_ends_of_clopper_pearson_intervals():
+    stats = pytest.importorskip("scipy.stats")
+    for number in (1, 15, 1000, 20_000):
+        counts = np.unique(np.linspace(1, number, 7).astype(int))
+        exact = stats.beta.ppf(0.05, counts, number - counts + 1)
+        np.testing.assert_allclose(least_shares(number, counts, 0.05), exact, atol=2e-6)
+    assert least_shares(10, np.array([0]), 0.05).tolist() == [0.0]

@@ -45,8 +45,7 @@ def rejections(ranks, size):
     def rate(name):
         return float((torch.stack([getattr(r, name) for r in results]) < 0.05).double().mean())
 
-    names = ("p_values", "p_chi_square", "p_ks")
-    return {"overall": share(r.p_value < 0.05 for r in results), **{n: rate(n) for n in names}}
+    return {"overall": share(r.p_value < 0.05 for r in results), "each": rate("p_values")}
 
 
 @pytest.mark.slow
@@ -86,9 +85,9 @@ def test_verdicts(options, words):
     assert (result.p_value < 0.05) == bool(options)
     inside = (result.difference >= result.lower) & (result.difference <= result.upper)
     assert bool(inside.all()) != bool(options)
-    bars = result.histogram
-    assert bool(((bars.counts >= bars.lower) & (bars.counts <= bars.upper)).all()) != bool(options)
-    assert bars.counts.sum(dim=1).tolist() == [1000, 1000]
+    harmful = bool(options) and "too wide" not in words
+    assert (result.metrics()["sbc_harm_p_value"] < 0.05) == harmful
+    assert words in result.metrics()["sbc_harm"] or not harmful
 
 
 def test_the_worst_function_is_named():
@@ -401,5 +400,4 @@ def test_uniform_ranks_by_hand():
     ranks = Ranks(("a",), torch.arange(50).repeat(1, 4), 49, {}, 0.0, 0.0)
     result = sbc(ranks)
     assert result.difference.abs().max() < 1e-9
-    assert result.p_ks.item() == pytest.approx(1)
-    assert result.p_chi_square.item() == pytest.approx(1, abs=0.02)
+    assert result.p_value == pytest.approx(1)

@@ -9,7 +9,10 @@ Their search needs the probability that a path stays between two bounds, and her
 not simulated. The increments of the path are independent Poisson numbers, given that they add up
 to N. So the path is a chain of convolutions, cut to the bounds at every point and divided by the
 Poisson probability of N at the end. The same chain makes exact p-values for the largest departure
-in units of its own binomial law and in absolute size (Kolmogorov-Smirnov).
+in units of its own binomial law.
+
+Whether a coverage curve falls short is a question about one side: then only the counts that are
+too low are left out, and all of the 5 % is spent on them.
 
 Ranks among L draws are uniform on 0, ..., L. At the points :math:`j / (L + 1)` their distribution
 is exactly that of continuous uniform values, so nothing is randomised and nothing approximate.
@@ -28,9 +31,13 @@ Counts = NDArray[np.int64]
 TABLE_WIDTH = 20.0
 # Below this, a difference from one is rounding, and a union bound is as good as exact.
 SMALLEST = 1e-12
-NUM_BISECTIONS = 40
+# Jumps of a path that are less likely than this cannot be told from none.
+NEGLIGIBLE = 1e-25
+NUM_BISECTIONS = 20
 # No p-value is zero.
 TINIEST = 1e-300
+# The sides of a path on which it may leave its band; by default both.
+LOW, HIGH = "low", "high"
 
 
 @functools.lru_cache(maxsize=8)
@@ -54,14 +61,24 @@ def stay_probability(number: int, points: Array, lower: Counts, upper: Counts) -
             return 0.0
         rate, step = number * (point - before), np.arange(most - low + 1)
         jump = np.exp(step * math.log(rate) - rate - log_factorial[step])
-        mass = np.convolve(mass, jump)[least - low : most - low + 1]
-        low, before = least, point
+        kept = np.flatnonzero(jump > NEGLIGIBLE)
+        if len(kept) == 0:
+            return 0.0
+        # What is cut off the front of the jumps is put back as an offset.
+        found = np.convolve(mass, jump[kept[0] : kept[-1] + 1])
+        found = np.concatenate((np.zeros(kept[0]), found, np.zeros(len(step))))
+        mass, low, before = found[least - low : most - low + 1], least, point
     log_total = number * math.log(number) - number - log_factorial[number]
     return min(1.0, float(mass[-1]) / math.exp(log_total))
 
 
 class UniformPath:
     """The counts of N uniform values below P increasing points in (0, 1): bands and p-values.
+
+    Args:
+        number: The number of values, N.
+        points: The points, (P,).
+        side: ``"low"`` or ``"high"`` if only counts that are too low, or too high, are unlikely.
 
     >>> path = UniformPath(100, (0.25, 0.5, 0.75))
     >>> path.band(0.95)[0].tolist(), path.band(0.95)[1].tolist()
@@ -70,8 +87,8 @@ class UniformPath:
     True
     """
 
-    def __init__(self, number: int, points: ArrayLike) -> None:
-        self.number, self.points = number, np.array(points)
+    def __init__(self, number: int, points: ArrayLike, side: str = "") -> None:
+        self.number, self.points, self.side = number, np.array(points), side
         width = min(number, math.ceil(TABLE_WIDTH * math.sqrt(number) / 2) + 60) + 1
         start = np.rint(number * self.points).astype(np.int64) - width // 2
         self.start = start.clip(0, number + 1 - width)
@@ -85,21 +102,26 @@ class UniformPath:
         self._left: dict[float, float] = {}
 
     def point_p_values(self, counts: Counts) -> Array:
-        """Two-sided binomial p-values of ``counts`` (..., P), point by point."""
+        """Binomial p-values of ``counts`` (..., P), point by point."""
         column = (counts - self.start).clip(0, self.below.shape[1] - 1)
         row = np.arange(len(self.points))
-        tail: Array = np.minimum(self.below[row, column], self.above[row, column])
-        return (2 * tail).clip(TINIEST, 1.0)
+        low, high = self.below[row, column], self.above[row, column]
+        tail: Array = {LOW: low, HIGH: high}.get(self.side, 2 * np.minimum(low, high))
+        return tail.clip(TINIEST, 1.0)
 
     def bounds(self, gamma: float) -> tuple[Counts, Counts]:
-        """The least and greatest counts whose two-sided p-value exceeds ``gamma``, (P,) each."""
+        """The least and greatest counts whose p-value exceeds ``gamma``, (P,) each."""
         width = self.below.shape[1]
-        least = self.start + (self.below > gamma / 2).argmax(axis=1)
-        most = self.start + width - 1 - (self.above[:, ::-1] > gamma / 2).argmax(axis=1)
-        return least, most
+        gamma = gamma if self.side else gamma / 2
+        least = self.start + (self.below > gamma).argmax(axis=1)
+        most = self.start + width - 1 - (self.above[:, ::-1] > gamma).argmax(axis=1)
+        return (
+            self.start if self.side == HIGH else least,
+            self.start + width - 1 if self.side == LOW else most,
+        )
 
     def leave_probability(self, gamma: float) -> float:
-        """The probability that some point has a two-sided p-value of at most ``gamma``."""
+        """The probability that some point has a p-value of at most ``gamma``."""
         most = len(self.points) * gamma
         if most < SMALLEST:
             return most
@@ -128,19 +150,30 @@ class UniformPath:
 uniform_path = functools.lru_cache(maxsize=32)(UniformPath)
 
 
-def ks_p_value(number: int, points: Array, distance: float) -> float:
-    """P-value of the largest distance of the counts below points (P,) from ``number * points``.
+def least_shares(number: int, counts: Counts, error: float) -> Array:
+    """The least probability of which so many successes of N are not too many, (P,).
 
-    >>> round(ks_p_value(100, np.arange(1, 1000) / 1000, 13.4), 2)
-    0.05
+    The lower ends of one-sided Clopper-Pearson intervals: a binomial with less than this has
+    ``counts`` (P,) or more successes with a probability below ``error``.
+
+    >>> least_shares(10, np.array([0, 10]), 0.05).round(4).tolist()  # 0.05 ** 0.1
+    [0.0, 0.7411]
     """
-    bound = 2 * math.exp(-2 * distance**2 / number)
-    if bound < SMALLEST:
-        return max(bound, TINIEST)
-    # The distance itself is outside; 1e-6 is more than its rounding, less than a step.
-    lower = np.floor(number * points - distance + 1e-6).astype(np.int64) + 1
-    upper = np.ceil(number * points + distance - 1e-6).astype(np.int64) - 1
-    return max(1 - stay_probability(number, points, lower, upper), SMALLEST)
+    log_factorial = _log_factorial(number)
+    low, high = np.zeros(len(counts)), counts / number
+    width = min(number, math.ceil(TABLE_WIDTH * math.sqrt(number) / 4) + 60)
+    more = counts[:, None] + np.arange(width + 1)
+    more = more.clip(max=number + 1)  # beyond all values there is nothing
+    inside = more.clip(max=number)
+    log_choose = log_factorial[-1] - log_factorial[inside] - log_factorial[number - inside]
+    log_choose[more > number] = -np.inf
+    for _ in range(NUM_BISECTIONS):
+        middle = (low + high) / 2
+        z = middle.clip(1e-12, 1 - 1e-12)[:, None]
+        terms = np.exp(log_choose + inside * np.log(z) + (number - inside) * np.log1p(-z))
+        enough = terms.sum(axis=1) < error
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    return np.where(counts > 0, low, 0.0)
 
 
 def holm(p_values: Array) -> Array:

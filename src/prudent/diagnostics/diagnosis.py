@@ -26,7 +26,7 @@ from prudent.diagnostics.expected_coverage import (
 )
 from prudent.diagnostics.ranks import PointRanks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
-from prudent.diagnostics.verdict import Verdict, judge, margin
+from prudent.diagnostics.verdict import Curve, Verdict, band, judge
 from prudent.errors import InputError, StoreError, one_line
 from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.summaries import to_arviz
@@ -93,6 +93,11 @@ class Diagnosis:
     conservativeness_error = _of_curve("conservativeness_error")
     worst_shortfall = _of_curve("worst_shortfall")
     worst_excess = _of_curve("worst_excess")
+    shortfall_bound = metric(
+        "The most that coverage may fall short of any level, with 95 % probability; pairs that "
+        "are not resolved count as not covered.",
+        lambda d: d._counts.most_short,
+    )
     log_posterior = metric(
         "The mean normalized log-density of the truth; minus infinity if it is zero for any pair. "
         "It is that of the posterior inside the prior's support; of a foreign flow its own, "
@@ -205,6 +210,11 @@ class Diagnosis:
         return self._known(self.measurement.mean - self.pairs.theta)
 
     @property
+    def _counts(self) -> Curve:
+        curves = self.coverage.curves()
+        return Curve.of(curves["levels"], curves["curve"], self.num_pairs, self.num_unresolved)
+
+    @property
     def verdict(self) -> Verdict:
         """What the coverage curve says; its text is a sentence."""
         metrics = self.metrics()
@@ -273,10 +283,9 @@ class Diagnosis:
         from prudent import _plots
 
         tests = {name: result.rows() for name, result in self.results.items()}
-        curves = self.coverage.curves()
-        margins = {self.num_pairs: margin(self.num_pairs)}
-        drawn = curves["levels"], curves["curve"]
-        return _plots.diagnosis(self._headline, drawn, margins, tests)
+        levels, curve, number = self._counts.levels, self._counts.counts, self.num_pairs
+        bands = {number: (levels, *band(number, tuple(levels)))}
+        return _plots.diagnosis(self._headline, (levels, curve / number), bands, tests)
 
     def to_arviz(self) -> Any:
         """The ranks of a thorough diagnosis for ArviZ, in the group ``prior_sbc``.
@@ -303,7 +312,10 @@ class Diagnosis:
             log_posterior = f"-inf: density zero at {number:,} truths; {others}"
         rows = [
             ("coverage AUC", f"{self.auc:+z.3f} ± {self.auc_error:.3f}"),
-            ("worst shortfall", f"{self.worst_shortfall:z.3f}"),
+            (
+                "worst shortfall",
+                f"{self.worst_shortfall:z.3f}, at most {self.shortfall_bound:.3f} (95 % sure)",
+            ),
             ("worst excess", f"{self.worst_excess:z.3f}"),
         ]
         if self.measurement.has_density:
@@ -373,7 +385,7 @@ def diagnose(
         theta: True parameters (N, D), drawn from the prior.
         x: The observations simulated from them (N, ...). Those that hold NaN or infinity are left
             out, counted, and warned about.
-        levels: Credibility levels in (0, 1); the default is 0.05, 0.10, ..., 0.95.
+        levels: Credibility levels in (0, 1); the default is 0.01, 0.02, ..., 0.99.
         method: The way to compute coverage: ``auto``, ``grid``, ``samples``, ``importance`` or
             ``draws``.
         thorough: Also run all registered diagnostics: the ranks of every parameter (SBC), the

@@ -60,7 +60,7 @@ from prudent.errors import InputError, unknown_name
 from prudent.estimators.priors import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
-LEVELS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+LEVELS = tuple(round(0.01 * step, 2) for step in range(1, 100))
 # Ratios of so many parameters have draws of their own.
 MIXED = 3
 # The region whose volume is reported.

@@ -1,10 +1,8 @@
 """Simulation-based calibration: are the ranks of the truth uniform?
 
-Three tests of the same ranks (:mod:`prudent.diagnostics.ranks`), each with its exact or usual null
-law on 0, ..., L. The one that decides, with Holm's correction over the functions, compares their
-distribution function at up to 100 points with a band that holds it everywhere at once
-(:mod:`prudent.diagnostics._bands`). The others are chi-square on a histogram of at most 20 bins,
-with at least five pairs expected in each, and Kolmogorov-Smirnov.
+The distribution function of the ranks (:mod:`prudent.diagnostics.ranks`) is compared at up to 100
+points with a band that holds it everywhere at once, exactly, on the whole numbers 0, ..., L
+(:mod:`prudent.diagnostics._bands`), with Holm's correction over the functions.
 
 What SBC cannot see: a posterior that ignores x. The prior as posterior has uniform ranks in any
 function of theta alone. Add a function that knows the data, such as the log-likelihood. A defect
@@ -20,32 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent.diagnostics._bands import Array, Counts, UniformPath, holm, ks_p_value, uniform_path
-from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.verdict import ERROR_RATE, WIDEST_MARGIN
+from prudent.diagnostics._bands import Array, Counts, holm, uniform_path
+from prudent.diagnostics.ranks import LOG_PROB, TARP_DISTANCE, Ranks
+from prudent.diagnostics.verdict import ERROR_RATE, MOST_MISSED
 
 MOST_POINTS = 100
-MOST_BINS = 20
-MOST_STEPS = 1000
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Counts of ranks in bins of nearly equal size.
-
-    Args:
-        edges: The limits of the bins; each holds the ranks from one up to the next, (B + 1,).
-        counts: The number of pairs in each bin, (K, B).
-        lower, upper: The least and greatest counts of uniform ranks, in all bins at once with
-            95 %, (B,) each.
-        expected: The mean count of uniform ranks, (B,).
-    """
-
-    edges: Tensor
-    counts: Tensor
-    lower: Tensor
-    upper: Tensor
-    expected: Tensor
+# The shapes of ranks in words.
+WIDE = "is too wide"
+ABOVE, BELOW = (f"of the truth lies {side} that of the draws" for side in ("above", "below"))
 
 
 @dataclass(frozen=True)
@@ -57,10 +37,7 @@ class SBC:
         points: The points at which the distribution function is taken, (P,).
         difference: The distribution function of the ranks minus that of uniform ones, (K, P).
         lower, upper: The ends of the simultaneous 95 % band of the difference, (P,) each.
-        histogram: The rank histograms.
         p_values: The p-values by the simultaneous band, (K,), float64.
-        p_chi_square: The p-values by chi-square, (K,).
-        p_ks: The p-values by Kolmogorov-Smirnov, (K,).
         adjusted: The ``p_values`` with Holm's correction, (K,).
     """
 
@@ -69,10 +46,7 @@ class SBC:
     difference: Tensor
     lower: Tensor
     upper: Tensor
-    histogram: Histogram
     p_values: Tensor
-    p_chi_square: Tensor
-    p_ks: Tensor
     adjusted: Tensor
 
     @property
@@ -97,7 +71,19 @@ class SBC:
 
     def metrics(self) -> dict[str, Any]:
         """The scalars that a run stores."""
-        return {"sbc_p_value": self.p_value, "sbc_worst": self.worst}
+        return {"sbc_p_value": self.p_value, "sbc_worst": self.worst, **harm("sbc", self._harm())}
+
+    def _harm(self) -> list[tuple[float, str]]:
+        """The p-value and the defect of each function of which caution is no explanation."""
+        number, found = self.ranks.num_samples, []
+        for name, own, p_value in zip(
+            self.ranks.names, self.ranks.ranks, self.adjusted.tolist(), strict=True
+        ):
+            shape = describe(own, number)
+            # Truths denser than the draws are what a posterior has that is too wide.
+            if shape != WIDE and not (name == LOG_PROB and shape == ABOVE):
+                found.append((p_value, f"SBC: {name} {shape}, p = {p_value:.2g}"))
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """The curve of each function with its band, as plain numbers."""
@@ -126,19 +112,13 @@ def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
     others = [name for name in ranks.names if name != TARP_DISTANCE]
     ranks = ranks.select(others if names is None else names)
     points, curves, lower, upper, p_values = rank_curves(ranks)
-    bars = _histogram(ranks)
-    chi_square = ((bars.counts - bars.expected).square() / bars.expected).sum(dim=1)
-    freedom = torch.full_like(chi_square, len(bars.expected) - 1)
     return SBC(
         ranks=ranks,
         points=points,
         difference=curves - points,
         lower=lower - points,
         upper=upper - points,
-        histogram=bars,
         p_values=p_values,
-        p_chi_square=torch.special.gammaincc(freedom / 2, chi_square / 2),
-        p_ks=_kolmogorov_smirnov(ranks),
         adjusted=torch.from_numpy(holm(p_values.numpy())),
     )
 
@@ -166,24 +146,6 @@ def _counts(ranks: Ranks, steps: Counts) -> Counts:
     return np.stack([np.searchsorted(row, steps, side="left") for row in ordered])
 
 
-def _histogram(ranks: Ranks) -> Histogram:
-    number, values = ranks.num_pairs, ranks.num_samples + 1
-    bins = max(2, min(MOST_BINS, values, number // 5))
-    edges = np.rint(np.linspace(0, values, bins + 1)).astype(np.int64)
-    shares = np.diff(edges) / values
-    # Bonferroni over the bins: of 20 pointwise intervals, one is left in two samples of three.
-    lower, upper = UniformPath(number, shares).bounds(ERROR_RATE / bins)
-    parts = (edges, np.diff(_counts(ranks, edges), axis=1), lower, upper, number * shares)
-    return Histogram(*(torch.from_numpy(part) for part in parts))
-
-
-def _kolmogorov_smirnov(ranks: Ranks) -> Tensor:
-    points, counts = _at_steps(ranks, MOST_STEPS)
-    distance = np.abs(counts - ranks.num_pairs * points).max(axis=1)
-    values = [ks_p_value(ranks.num_pairs, points, worst) for worst in distance.tolist()]
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """Curves as lists of numbers: six digits are enough to draw, and half the bytes."""
     return {name: [float(f"{v:.6g}") for v in curve.tolist()] for name, curve in curves.items()}
@@ -192,7 +154,7 @@ def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:
 def rank_verdict(ranks: Ranks, p_value: float, defect: str, of: str = "") -> str:
     """A line that names the defect if the p-value is small, with the evidence and its caveats."""
     text = f"not calibrated{defect}" if p_value < ERROR_RATE else "no defect seen"
-    if ranks.num_unresolved > WIDEST_MARGIN * (ranks.num_pairs + ranks.num_unresolved):
+    if ranks.num_unresolved > MOST_MISSED * (ranks.num_pairs + ranks.num_unresolved):
         text = "cannot be measured this way"
     size = f"{ranks.num_pairs:,} pairs, {ranks.num_samples:,} draws"
     text += f" (p = {p_value:.2g}{of}; {size})"
@@ -212,5 +174,11 @@ def describe(ranks: Tensor, num_samples: int, narrow: str = "is too narrow") -> 
     expected = (1 - 1 / (num_samples + 1) ** 2) / 12
     spread = float(centred.square().mean() - expected) * root * math.sqrt(180)
     if abs(shift) > abs(spread):
-        return f"of the truth lies {'above' if shift > 0 else 'below'} that of the draws"
-    return narrow if spread > 0 else "is too wide"
+        return ABOVE if shift > 0 else BELOW
+    return narrow if spread > 0 else WIDE
+
+
+def harm(test: str, found: Sequence[tuple[float, str]]) -> dict[str, Any]:
+    """The scalars by which a verdict knows a defect that is no caution, if a test found one."""
+    p_value, defect = min(found, default=(1.0, ""))
+    return {f"{test}_harm_p_value": p_value, f"{test}_harm": defect}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from prudent._randomness import derive
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
-from prudent.diagnostics.sbc import describe, plain, rank_curves, rank_verdict
+from prudent.diagnostics.sbc import WIDE, describe, harm, plain, rank_curves, rank_verdict
 from prudent.diagnostics.verdict import ERROR_RATE
 
 NUM_BOOTSTRAPS = 1000
@@ -56,14 +56,19 @@ class TARP:
     @property
     def verdict(self) -> str:
         """A line that says whether something is wrong, and in which direction."""
+        return rank_verdict(self.ranks, self.p_value, f": the distance {self._shape}")
+
+    @property
+    def _shape(self) -> str:
         # Balls on both sides of a shifted posterior see it as one that is too narrow.
         narrow = "is too narrow or shifted"
-        shape = describe(self.ranks.ranks[0], self.ranks.num_samples, narrow)
-        return rank_verdict(self.ranks, self.p_value, f": the distance {shape}")
+        return describe(self.ranks.ranks[0], self.ranks.num_samples, narrow)
 
     def metrics(self) -> dict[str, Any]:
         """The scalars that a run stores."""
-        return {"tarp_p_value": self.p_value}
+        defect = f"TARP: the distance {self._shape}, p = {self.p_value:.2g}"
+        found = [] if self._shape == WIDE else [(self.p_value, defect)]
+        return {"tarp_p_value": self.p_value, **harm("tarp", found)}
 
     def rows(self) -> list[dict[str, Any]]:
         """The curve with the band of the exact posterior, as plain numbers."""

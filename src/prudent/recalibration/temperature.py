@@ -14,7 +14,7 @@ so that posteriors are wider above one, and end as the prior.
 The *calibrated* target asks for a mean alpha of one half, which is where the average coverage of
 all levels meets the levels. The *conservative* one takes the most likely temperature among those
 that are safe: average coverage is above the levels by :data:`NUM_ERRORS` standard errors, and at
-no level short by more than half of the margin of a verdict.
+no level short by more than half of what chance explains there.
 
 Points that stand for the posteriors at one temperature, with their weights, stand for those at
 another with other weights. So every pair is evaluated once.
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,8 +36,8 @@ from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
 from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import Points, randomized_alpha
-from prudent.diagnostics.expected_coverage import choose, expected_coverage, points_of
-from prudent.diagnostics.verdict import margin
+from prudent.diagnostics.expected_coverage import LEVELS, choose, expected_coverage, points_of
+from prudent.diagnostics.verdict import band
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator, ensemble
 from prudent.estimators.importance import SamplingReport
@@ -64,8 +65,11 @@ def excess(alpha: Tensor) -> float:
 def is_safe(alpha: Tensor) -> bool:
     """Whether posteriors with these alphas are not over-confident by more than chance."""
     error = float(alpha.double().std()) / len(alpha) ** 0.5
-    worst = expected_coverage(alpha).worst_shortfall
-    return excess(alpha) >= NUM_ERRORS * error and worst <= margin(len(alpha)) / 2
+    if excess(alpha) < NUM_ERRORS * error:
+        return False
+    found = expected_coverage(alpha)
+    least, _ = band(len(alpha), LEVELS)
+    return bool((found.curve.numpy() >= (np.array(LEVELS) + least) / 2).all())
 
 
 def recalibrate(

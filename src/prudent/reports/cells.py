@@ -1,9 +1,9 @@
 r"""Cells: runs that differ in nothing but their seed, judged and averaged together.
 
 The coverage of a cell is that of all test pairs of all its seeds. A cell counts as over-confident
-if that curve falls short by more than chance explains, or if one of its seeds does, with a margin
-that holds for all n seeds at once: :math:`\sqrt{\ln(2 n / 0.05) / 2N}` for N test pairs each. So
-good seeds cannot hide a bad one, and a method does not look worse because more seeds were run.
+if that curve falls short by more than chance explains, or if the curve of one of its seeds does
+with a p-value of 5 % divided by the number of seeds. So good seeds cannot hide a bad one, and a
+method does not look worse because more seeds were run.
 
 Seeds are averaged, settings never are: runs of a problem, method and budget with several settings
 are several cells, in tables and figures alike.
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prudent.diagnostics.verdict import NORMAL_95, Verdict, judge, margin
+from prudent.diagnostics._bands import LOW
+from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95, TESTS, Curve, Verdict, judge
 from prudent.experiments.config import RunConfig
 from prudent.history import finite
 from prudent.reports.tables import FORMS, Estimate, number
@@ -117,6 +118,7 @@ class Cell:
     num_done: int  # finished seeds
     num_short: int  # seeds that are over-confident, each for itself
     num_pairs: int  # test pairs of all finished seeds
+    bound: float | None  # the most that a level may fall short, with 95 %, all seeds together
     estimates: dict[str, Estimate]  # means over seeds, by metric
 
     @property
@@ -143,20 +145,15 @@ class Cell:
         seeds = f"{self.num_short} of {self.num_done} seeds over-confident"
         return f"{self.verdict.evidence} ({seeds})"
 
-    @property
-    def margin(self) -> float | None:
-        """The shortfall that chance explains, with 95 % at all levels at once."""
-        return margin(self.num_pairs) if self.num_pairs else None
-
     def text(self, metric: str) -> str:
         """The mean of a metric with its standard error."""
         return self.estimates[metric].text(FORMS[metric]) if self.num_done else self.verdict.kind
 
     def note(self, metric: str) -> str:
-        """How much of a shortfall chance explains, and whether seeds without the metric exist."""
+        """How far a shortfall may really go, and whether seeds without the metric exist."""
         found = self.estimates[metric].number
-        chance = metric == "worst_shortfall" and self.margin is not None
-        notes = [f"chance: {number(self.margin, FORMS[metric])}"] if chance else []
+        known = metric == "worst_shortfall" and self.bound is not None
+        notes = [f"at most {number(self.bound, FORMS[metric])}"] if known else []
         notes += [f"{found} of {self.num_seeds} seeds"] if 0 < found < self.num_seeds else []
         return ", ".join(notes)
 
@@ -243,10 +240,16 @@ def _cell(
     """A cell; its verdict stays the given one if none of its runs is done."""
     done = [row for row in rows if row["run"] in curves and row.get("num_pairs")]
     pairs = [int(row["num_pairs"]) for row in done]
-    curve = None
+    curve, bound, chances = None, None, []
     if done:
-        curve = mean_curve([curves[row["run"]] for row in done], pairs)
-        verdict = _judge(curve, done)
+        each = [curves[row["run"]] for row in done]
+        curve = mean_curve(each, pairs)
+        chances = [
+            _counted(own["level"], own["coverage"], [row]).p_value(LOW)
+            for own, row in zip(each, done, strict=True)
+        ]
+        verdict = _judge(curve, done, chances)
+        bound = _counted(curve["levels"], curve["curve"], done).most_short
     return Cell(
         problem=rows[0].get("problem") or "?",
         budget=int(rows[0].get("budget") or 0),
@@ -255,8 +258,9 @@ def _cell(
         verdict=verdict,
         curve=curve,
         num_done=len(done),
-        num_short=sum(beyond_chance([row]) for row in done),
+        num_short=beyond_chance(chances),
         num_pairs=sum(pairs),
+        bound=bound,
         estimates={name: estimate(done, name) for name in FORMS},
     )
 
@@ -272,8 +276,24 @@ def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[int]) -> dict[str, l
     return {name: values.astype(float).tolist() for name, values in found.items()}
 
 
-def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
-    """The verdict on finished seeds together, of which none may fall short beyond chance."""
+def _counted(levels: Sequence[float], curve: Sequence[float], rows: Sequence[Row]) -> Curve:
+    """The curve of some runs as counts."""
+    number = sum(int(row["num_pairs"]) for row in rows)
+    return Curve.of(
+        levels, curve, number, sum(int(row.get("num_unresolved") or 0) for row in rows)
+    )
+
+
+def _judge(
+    curve: dict[str, list[float]], rows: Sequence[Row], chances: Sequence[float]
+) -> Verdict:
+    """The verdict on finished seeds together, of which none may fall short beyond chance.
+
+    Args:
+        curve: The curve of all of them.
+        rows: Their metrics.
+        chances: The p-value of the curve of each.
+    """
     gain, density = (estimate(rows, name) for name in ("information_gain", "log_posterior"))
     metrics = {
         "log_posterior": density.mean,
@@ -282,19 +302,31 @@ def _judge(curve: dict[str, list[float]], rows: Sequence[Row]) -> Verdict:
         "information_gain": gain.mean,
         "information_gain_error": gain.error,
         "num_unresolved": np.nansum([row.get("num_unresolved") or 0 for row in rows]),
+        **_findings(rows),
     }
     num_pairs = sum(int(row["num_pairs"]) for row in rows)
     verdict = judge(**curve, num_pairs=num_pairs, metrics=metrics)
-    bad = beyond_chance(rows) if len(rows) > 1 else 0
+    bad = beyond_chance(chances, len(rows)) if len(rows) > 1 else 0
     if verdict.kind == "over-confident" or not bad:
         return verdict
     return Verdict.of("over-confident", f"in {bad} of {len(rows)} seeds; together {verdict}", " ")
 
 
-def beyond_chance(rows: Sequence[Row]) -> int:
-    """The number of seeds whose shortfall exceeds a margin that holds for all of them at once."""
-    limits = (margin(int(row["num_pairs"]), len(rows)) for row in rows)
-    return sum(row["worst_shortfall"] > limit for row, limit in zip(rows, limits, strict=True))
+def _findings(rows: Sequence[Row]) -> Row:
+    """What thorough diagnoses found: each test in its worst seed, corrected for their number."""
+    found: Row = {}
+    for key in (f"{name}_harm" for name in TESTS):
+        known = [row for row in rows if row.get(f"{key}_p_value") is not None]
+        if known:
+            worst = min(known, key=lambda row: row[f"{key}_p_value"])
+            chance = min(1.0, len(known) * worst[f"{key}_p_value"])
+            found |= {key: worst[key], f"{key}_p_value": chance}
+    return found
+
+
+def beyond_chance(chances: Sequence[float], number: int = 1) -> int:
+    """How many seeds fall short, by their p-values, of so many that were looked at."""
+    return sum(chance <= ERROR_RATE / number for chance in chances)
 
 
 def estimate(rows: Sequence[Row], name: str) -> Estimate:

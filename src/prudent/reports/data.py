@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prudent.diagnostics.registry import DIAGNOSTICS
+from prudent.diagnostics.verdict import band
 from prudent.history import PANELS
 from prudent.reports.cells import Cell, Series, estimate, records, series_of
 from prudent.reports.tables import FORMS
@@ -35,6 +36,8 @@ TESTS = {
 BLACK = "#000000"  # the page draws it in its ink
 # Further diagnostics are drawn if they store these columns.
 CURVES = {"run", "test", "parameter", "level", "value", "lower", "upper", "p_value"}
+# Of a coverage curve that is drawn as it is.
+MOST_LEVELS = 40
 # Of training curves, and of ranks: more would make the page slow to load.
 MOST_NUMBERS = 500_000
 # Of curves; in a page of very many runs, as many as can be seen.
@@ -51,7 +54,9 @@ def page_data(
     series = list(series_of((one.series.method, one.series.setting) for one in single).values())
     own = ([row for row in rows if row.get("problem") == name] for name in problems)
     digits = DIGITS if len(rows) <= MANY_RUNS else FEW_DIGITS
-    curves = [cell.curve or {} for cell in single]
+    curves = [cell.curve or {"curve": []} for cell in single]
+    levels = next((cell.curve["levels"] for cell in single if cell.curve), [])
+    counted = {cell.num_pairs for cell in (*cells, *single) if cell.num_pairs}
     return {
         "problems": problems,
         "priors": [_short(estimate(group, "log_prior").mean) for group in own],
@@ -79,12 +84,18 @@ def page_data(
             "seed": [_short(row.get("seed")) for row in rows],
         },
         "coverage": {
-            "levels": next((_numbers(curve["levels"]) for curve in curves if curve), []),
-            "curve": [_numbers(curve.get("curve", ()), digits) for curve in curves],
+            "levels": _numbers(_few(levels)),
+            "curve": [_numbers(_few(curve["curve"]), digits) for curve in curves],
             "mean": [
-                _numbers(cell.curve["curve"], digits) if cell.curve and cell.num_done > 1 else None
+                _numbers(_few(cell.curve["curve"]), digits)
+                if cell.curve and cell.num_done > 1
+                else None
                 for cell in cells
             ],
+            "bands": {
+                pairs: [_numbers(_few(end)) for end in band(pairs, tuple(levels))]
+                for pairs in sorted(counted)
+            },
         },
         "history": _history(results.history, names),
         "ranks": _ranks(results, names),
@@ -129,10 +140,16 @@ def _table(
         ],
         "done": [cell.num_done for cell in cells],
         "pairs": [cell.num_pairs for cell in cells],
-        "margin": [_short(cell.margin) for cell in cells],
+        "bound": [_short(cell.bound) for cell in cells],
         "at90": [_at90(cell) for cell in cells],
         "values": values,
     }
+
+
+def _few(values: Any) -> list[float]:
+    """The values at every fifth level and the last, where more could not be told apart."""
+    many = len(values) > MOST_LEVELS
+    return [*values[4:-1:5], values[-1]] if many else list(values)
 
 
 def _at90(cell: Cell) -> str:

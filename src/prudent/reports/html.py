@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
 from prudent._files import write_atomic
+from prudent.diagnostics.verdict import MOST_MISSED
 from prudent.errors import InputError
 from prudent.estimators._description import NOT_MEASURED
 from prudent.estimators.summaries import COLUMNS as COLUMNS_OF_SUMMARY
@@ -54,6 +55,7 @@ SIGNS = {
     "conservative": ("good", "▲"),
     "calibrated": ("good", "●"),
     "uninformative": ("unsure", "○"),
+    "wrong in places": ("bad", "◆"),
     "cannot be measured": ("unsure", "?"),
     "not enough test pairs": ("unsure", "?"),
     "no finished run": ("unsure", "–"),
@@ -115,7 +117,12 @@ def _page(results: Results, name: str, answer: Answer | None) -> str:
     runs = arranged(results.runs)
     found, single = (cells(runs, results.curves, one_each=each) for each in (False, True))
     data = page_data(results, runs, found, single)
-    data |= {"columns": COLUMNS, "signs": SIGNS, "most_panels": MOST_PANELS}
+    data |= {
+        "columns": COLUMNS,
+        "signs": SIGNS,
+        "most_panels": MOST_PANELS,
+        "most_missed": MOST_MISSED,
+    }
     figure, note = _static_figure(results, found)
     posteriors, more = _posteriors(results, runs)
     library, script = _read("vendor/plotly-basic.min.js"), _script()

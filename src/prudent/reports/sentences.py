@@ -10,6 +10,7 @@ MOST_NAMES = 6
 # What is said of one method, and of several, that cannot be trusted.
 REASONS = {
     "over-confident": ("is over-confident", "are over-confident"),
+    "wrong in places": ("is wrong in places", "are wrong in places"),
     "cannot be measured": ("cannot be measured",) * 2,
     "not enough test pairs": ("has too few test pairs to tell", "have too few test pairs to tell"),
     "no finished run": ("has no finished run", "have no finished run"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.lines import Line2D
 
 from prudent._plots import plain_name
-from prudent.diagnostics.verdict import NORMAL_95, margin
+from prudent.diagnostics.verdict import NORMAL_95, band
 from prudent.errors import InputError
 from prudent.reports.cells import Series, series_of, settings
 from prudent.training.methods import METHODS
@@ -97,10 +97,15 @@ def name_cell(row: Any) -> str:
     return f"{method} on {problem}, {int(row['budget']):,} simulations"
 
 
-def margins_of(cells: Iterable[DataFrame]) -> dict[int, float]:
-    """The margins of the verdict by number of test pairs, of cells that know it."""
-    numbers = [rows.drop_duplicates("run")["num_pairs"] for rows in cells if "num_pairs" in rows]
-    return {number: margin(number) for number in sorted({int(one.sum()) for one in numbers})}
+def bands_of(cells: Iterable[DataFrame]) -> dict[int, tuple[Any, Any, Any]]:
+    """The bands of the verdict by number of test pairs, of cells that know it."""
+    found = {}
+    for rows in cells:
+        if "num_pairs" in rows:
+            number = int(rows.drop_duplicates("run")["num_pairs"].sum())
+            levels = tuple(sorted(rows["level"].unique()))
+            found[number] = (levels, *band(number, levels))
+    return dict(sorted(found.items()))
 
 
 def with_errors(rows: DataFrame, value: str, spread: Spread) -> tuple[Any, Any, Any]:

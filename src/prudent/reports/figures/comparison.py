@@ -10,13 +10,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from prudent import _plots as plots
-from prudent.diagnostics.verdict import NORMAL_95, margin
+from prudent.diagnostics.verdict import MOST_MISSED
 from prudent.errors import InputError
 from prudent.reports.cells import Series, mean_curve
 from prudent.reports.figures._rows import (
     Shown,
     Spread,
-    margins_of,
+    bands_of,
     penalized,
     shown,
     two_deviations,
@@ -37,12 +37,12 @@ def coverage(curves: DataFrame) -> Figure:
     panel = (plots.SINGLE, 2.45) if len(budgets) == 1 else (1.6, 1.45)
     figure, axes = plots.canvas(len(problems), len(budgets), panel=panel)
     inside = plots.INSIDE.replace(" inside", "\ninside")
-    margins: dict[int, float] = {}
+    bands: dict[int, Any] = {}
     for row, problem in enumerate(problems):
         for column, budget in enumerate(budgets):
             axis, rows = axes[row, column], found.rows
             own = rows[(rows["problem"] == problem) & (rows["budget"] == budget)]
-            margins |= _panel(axis, own, found, words=row == column == 0)
+            bands |= _panel(axis, own, found, words=row == column == 0)
             if row == 0:
                 axis.set_title(f"{int(budget):,} simulations")
             # Shared axes would do the same, in a time that grows with the square of the panels.
@@ -51,15 +51,15 @@ def coverage(curves: DataFrame) -> Figure:
             axis.label_outer()
     title = f"Expected coverage{_targets(found.rows)}"
     seeds = f"Thick: mean of {found.num_seeds} seeds; thin: each" if found.num_seeds > 1 else ""
-    notes = [seeds, plots.verdict_note(dict(sorted(margins.items()))), *found.notes]
+    notes = [seeds, plots.verdict_note(dict(sorted(bands.items()))), *found.notes]
     return plots.dress(figure, title, notes, found.handles)
 
 
-def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[int, float]:
-    """The curves of a cell's series, with the bands of their verdicts, whose margins come back."""
+def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[int, Any]:
+    """The curves of a cell's series, with the bands of their verdicts, which come back."""
     series = list(found.each(cell))
-    margins = margins_of(rows for *_, rows in series)
-    plots.coverage_panel(axis, margins, words=words)
+    bands = bands_of(rows for *_, rows in series)
+    plots.coverage_panel(axis, bands, words=words)
     if not series:
         style: Any = {"ha": "center", "backgroundcolor": "white", "fontsize": plots.SMALL}
         axis.text(0.5, 0.5, "no finished run", **style)
@@ -72,9 +72,11 @@ def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[in
         pairs = [part["num_pairs"].iloc[0] if "num_pairs" in part else 1 for part in each]
         mean = mean_curve(each, pairs)
         # So that markers of curves that agree lie beside each other.
-        places = (list(found.series).index(name) % 6, 6)
+        every = max(1, len(mean["levels"]) // 16)
+        place = every * (list(found.series).index(name) % 6)
+        places = (place // 6, every)
         axis.plot(mean["levels"], mean["curve"], markevery=places, **one.line)
-    return margins
+    return bands
 
 
 def _targets(rows: DataFrame) -> str:
@@ -130,13 +132,13 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
         tops = [_path(axis, one, rows, budgets) for _, one, rows in found.each(own)]
         axis.set(xlabel="information gain (nats)", ylabel="worst shortfall")
         axis.margins(x=0.12)
-        _over_confident(axis, own, max(tops))
+        _over_confident(axis, max(tops))
     sizes = f"{budgets[0]:,.0f} simulations"
     if len(budgets) > 1:
         sizes = f"small to large marker: {budgets[0]:,.0f} to {budgets[-1]:,.0f} simulations"
     if ax is None:
         words = "Mean of {}; bars: ± 2 standard deviations"
-        best = "Best is the lower right; in the white strip chance explains the shortfall"
+        best = "Best is the lower right; bars end where 95 % say that no level is shorter"
         notes = [f"{found.average(words)}; {sizes}", best, *found.notes]
         plots.dress(figure, "Honesty against information", notes, found.handles)
     else:
@@ -144,13 +146,11 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
     return figure
 
 
-def _over_confident(axis: Axes, rows: DataFrame, top: float) -> None:
-    """The area where shortfalls are real, and room for its name above all markers."""
-    margins = margins_of(part for _, part in rows.groupby(["series", "budget"]))
-    limit = max(margins.values(), default=0.0)
-    top = 1.25 * max(top, 1.5 * limit, 1e-3)
+def _over_confident(axis: Axes, top: float) -> None:
+    """The area in which no bar of a safe method ends, and room for its name above all markers."""
+    top = 1.25 * max(top, 1.5 * MOST_MISSED)
     axis.set_ylim(-0.04 * top, top)
-    axis.axhspan(limit, top, color="0.5", alpha=0.12, linewidth=0, zorder=0)
+    axis.axhspan(MOST_MISSED, top, color="0.5", alpha=0.12, linewidth=0, zorder=0)
     place: Any = {"transform": axis.transAxes, "va": "top"}
     axis.text(0.98, 0.98, "over-confident", **place, **WORDS)
 
@@ -158,17 +158,14 @@ def _over_confident(axis: Axes, rows: DataFrame, top: float) -> None:
 def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> float:
     """One series from the smallest budget to the largest, whose marker is the largest.
 
-    Returns the upper end of the highest bar. A shortfall is never below zero, nor is its bar.
+    Returns the upper end of the highest bar.
     """
-    if "num_pairs" in rows:  # half of the interval of one seed is the margin of its verdict
-        errors = [margin(int(number)) / NORMAL_95 for number in rows["num_pairs"]]
-        rows = rows.assign(worst_shortfall_error=errors)
     gain, left, right = with_errors(rows, "information_gain", two_deviations)
-    lack, low, high = with_errors(rows, "worst_shortfall", two_deviations)
-    bars: Any = {
-        "xerr": (gain - left, right - gain),
-        "yerr": (lack - low.clip(lower=0), high - lack),
-    }
+    lack = rows.groupby("budget")["worst_shortfall"].mean()
+    high = lack
+    if "shortfall_bound" in rows:  # which earlier runs do not have
+        high = rows.groupby("budget")["shortfall_bound"].mean().fillna(lack).clip(lower=lack)
+    bars: Any = {"xerr": (gain - left, right - gain), "yerr": (0 * lack, high - lack)}
     faint: Any = {"elinewidth": 0.7, "alpha": 0.6, "zorder": 1.8, "clip_on": False}
     axis.plot(gain, lack, **{**one.line, "marker": "", "linewidth": 0.8})
     axis.errorbar(gain, lack, **bars, fmt="none", ecolor=one.color, **faint)

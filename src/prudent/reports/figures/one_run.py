@@ -12,7 +12,7 @@ from prudent import _plots as plots
 from prudent.errors import InputError
 from prudent.history import PANELS, History
 from prudent.reports.cells import Series
-from prudent.reports.figures._rows import finished, margins_of, name_cell
+from prudent.reports.figures._rows import bands_of, finished, name_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -44,10 +44,10 @@ def run_coverage(curves: DataFrame, *, run: str | None = None, ax: Axes | None =
     """The coverage of one run with the band of its verdict."""
     rows, look, title = rows_of(finished(curves), run, "coverage curves", DEMO)
     figure, axis = plots.one_axis(ax)
-    margins = margins_of([rows])
-    plots.coverage_panel(axis, margins)
-    axis.plot(rows["level"], rows["coverage"], **look.line)
-    return plots.dress(figure, title, [plots.verdict_note(margins)], ax=ax)
+    bands = bands_of([rows])
+    plots.coverage_panel(axis, bands)
+    axis.plot(rows["level"], rows["coverage"], markevery=0.06, **look.line)
+    return plots.dress(figure, title, [plots.verdict_note(bands)], ax=ax)
 
 
 def sbc(ranks: DataFrame, *, run: str | None = None) -> Figure:

@@ -47,7 +47,7 @@ function rowOf(table, i) {
   return {
     ...seriesOf(table, i), done, series: table.series[i], told: table.seeds[i],
     problem: data.problems[table.problem[i]], budget: table.budget[i], pairs: table.pairs[i],
-    said: table.kind[i] + table.between[i] + table.evidence[i], margin: table.margin[i], at90: table.at90[i],
+    said: table.kind[i] + table.between[i] + table.evidence[i], bound: table.bound[i], at90: table.at90[i],
     get color() { return visible(seriesOf(table, i).color); },
     kind: table.kind[i], evidence: table.evidence[i], seeds: table.members[i].length,
     curve: (one ? null : data.coverage.mean[i]) ?? data.coverage.curve[done[0]],

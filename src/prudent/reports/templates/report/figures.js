@@ -52,9 +52,9 @@ function coverageTraces(row, on) {
 }
 
 // The band of the verdict around the diagonal.
-function verdictBand(half, fillcolor) {
-  const x = [0, Math.min(half, 1), Math.max(1 - half, 0), 1].sort((a, b) => a - b);
-  return band(x, x.map((v) => Math.max(0, v - half)), x.map((v) => Math.min(1, v + half)), fillcolor);
+function verdictBand(pairs, fillcolor) {
+  const { levels, bands } = data.coverage, [low, high] = bands[pairs];
+  return band([0, ...levels, 1], [0, ...low, 1], [0, ...high, 1], fillcolor);
 }
 
 function coveragePlot(width) {
@@ -72,8 +72,8 @@ function coveragePlot(width) {
     say(at, "over-confident", 0.97, 0.03);
     set(at, { range: [0, 1], title: "credibility level" },
       { range: [0, 1], title: "share of truths inside the region" });
-    for (const half of unique(panel.rows.map((row) => row.margin))) {
-      traces.push({ ...axes(at), ...verdictBand(half, colors.band) });
+    for (const pairs of unique(panel.rows.map((row) => row.pairs))) {
+      traces.push({ ...axes(at), ...verdictBand(pairs, colors.band) });
     }
     for (const row of panel.rows) {
       traces.push(...coverageTraces(row, axes(at)));
@@ -112,9 +112,9 @@ function tradeoffPlot(width) {
   const size = (row) => 7 + (7 * budgets.indexOf(row.budget)) / Math.max(1, budgets.length - 1);
   panels.forEach((problem, at) => {
     const own = found.filter((row) => row.problem === problem), { xaxis } = axes(at);
-    const limit = Math.max(...own.map((row) => row.margin));
-    const top = 1.25 * Math.max(...own.map((row) => row.get("worst_shortfall").mean + row.margin));
-    draw(at, { type: "rect", y0: limit, y1: 1, x0: 0, x1: 1, xref: xaxis + " domain", fillcolor: colors.shade });
+    const above = (row) => Math.max(0, row.bound - row.get("worst_shortfall").mean);
+    const top = 1.25 * Math.max(1.5 * data.most_missed, ...own.map((row) => row.get("worst_shortfall").mean + above(row)));
+    draw(at, { type: "rect", y0: data.most_missed, y1: 1, x0: 0, x1: 1, xref: xaxis + " domain", fillcolor: colors.shade });
     set(at, { title: "information gain, nats (right is sharper)" },
       { range: [-0.05 * top, top], title: "worst shortfall (down is safer)" });
     say(at, "over-confident", 0.97, 0.98);
@@ -126,8 +126,8 @@ function tradeoffPlot(width) {
         y: line.map((row) => row.get("worst_shortfall").mean),
         error_x: bars(line, "information_gain", color),
         error_y: {
-          ...bars(line, "worst_shortfall", color), symmetric: false, array: line.map((row) => row.margin),
-          arrayminus: line.map((row) => Math.min(row.margin, row.get("worst_shortfall").mean)),
+          ...bars(line, "worst_shortfall", color), symmetric: false, array: line.map(above),
+          arrayminus: line.map(() => 0),
         },
         line: { color: faint(color, 0.6), dash, width: 1.2 },
         marker: { symbol, color, opacity: 1, size: line.map(size) },
@@ -138,12 +138,12 @@ function tradeoffPlot(width) {
       });
       for (const row of line) {
         const gain = row.get("information_gain"), lack = row.get("worst_shortfall");
-        rows.push([...facts(row), lack.mean, row.margin, gain.mean, gain.error]);
+        rows.push([...facts(row), lack.mean, row.bound, gain.mean, gain.error]);
         spoken.push(`${row.name} on ${problem} with ${whole(row.budget)}: shortfall ${lack.text}, gain ${gain.text}`);
       }
     }
   });
-  const columns = [...FACTS, "worst_shortfall", "worst_shortfall_margin", "information_gain", "information_gain_error"];
+  const columns = [...FACTS, "worst_shortfall", "worst_shortfall_bound", "information_gain", "information_gain_error"];
   const alt = `Worst shortfall and information gain. ${few(spoken)}.`;
   return { traces: legendary(traces), layout, alt, rows, columns };
 }

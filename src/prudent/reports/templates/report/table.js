@@ -86,11 +86,11 @@ function tableAsColumns() {
   const metrics = Object.keys(runs.values), seed = byRun();
   const columns = [
     "problem", "budget", "method", "setting", seed ? "seed" : "seeds_done", "seeds", "verdict", "evidence",
-    "test_pairs", "margin", ...metrics.flatMap((key) => [key, key + "_error"]), "run",
+    "test_pairs", "bound", ...metrics.flatMap((key) => [key, key + "_error"]), "run",
   ];
   const rows = tableRows().map((row) => [
     row.problem, row.budget, row.method, row.setting, seed ? row.seed : row.done.length, row.seeds, row.kind,
-    row.evidence, row.pairs, row.margin, ...metrics.flatMap((key) => [row.get(key).mean, row.get(key).error]), row.place,
+    row.evidence, row.pairs, row.bound, ...metrics.flatMap((key) => [row.get(key).mean, row.get(key).error]), row.place,
   ]);
   return { columns, rows };
 }
