@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import zuko
@@ -11,7 +12,7 @@ from known_posteriors import SPREAD, Known, box, boxed, boxed_pairs, gaussian
 import prudent
 from prudent.contracts import Rows
 from prudent.diagnostics import Coverage, Diagnosis, expected_coverage
-from prudent.diagnostics.verdict import Verdict, margin
+from prudent.diagnostics.verdict import Verdict, band
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
 
@@ -197,9 +198,12 @@ def test_a_picture():
     assert axis.get_xlabel() == "credibility level"
     assert "not enough" in figure.get_suptitle()
     assert axis.get_ylabel() == "share of truths inside the region"
-    (band,) = (one.get_paths()[0].vertices for one in axis.collections if one.get_alpha() == 0.35)
-    assert max(band[:, 1] - band[:, 0]) == pytest.approx(margin(100))
-    assert f"± {margin(100):.2g}" in figure.legends[0].get_title().get_text().replace("\xa0", " ")
+    (drawn,) = (one.get_paths()[0].vertices for one in axis.collections if one.get_alpha() == 0.35)
+    levels = tuple(np.arange(1, 100) / 100)
+    for end in band(100, levels):
+        corners = {(round(x, 6), round(y, 6)) for x, y in drawn.tolist()}
+        assert set(zip(levels, end.round(6).tolist(), strict=True)) <= corners
+    assert "(100 test pairs)" in figure.legends[0].get_title().get_text()
     thorough = diagnose(boxed(), boxed_pairs(200), thorough=True)
     titles = [axis.get_title().split(",")[0] for axis in thorough.plot().axes]
     assert titles == ["coverage", "SBC theta_1", "SBC theta_2", "SBC log_prob", "TARP"]

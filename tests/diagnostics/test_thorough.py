@@ -30,7 +30,7 @@ class Estimator:
 
 @pytest.fixture(scope="module")
 def pairs():
-    return prudent.problems.get("gaussian").draw(1500, 3)
+    return prudent.problems.get("gaussian").draw(2500, 4)
 
 
 def test_the_exact_posterior_passes_everything(pairs):

@@ -61,7 +61,7 @@ def test_curves(root):
     curves = prudent.experiments.load_results(root).curves
     names = ["run", "problem", "method", "budget", "seed", "level", "coverage", "lower", "upper"]
     assert list(curves.columns) == names
-    assert len(curves) == 19
+    assert len(curves) == 99
     assert (curves["lower"] <= curves["upper"]).all()
 
 

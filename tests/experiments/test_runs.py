@@ -49,7 +49,7 @@ def test_a_run_leaves_all_its_files_and_no_others(finished):
     assert not (finished.path.parent / ".work").exists()
     assert finished.config == TINY
     assert finished.metrics["num_pairs"] == 16
-    assert len(finished.coverage["levels"]) == 19
+    assert len(finished.coverage["levels"]) == 99
     rows = [json.loads(s) for s in (finished.path / "history.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2]
     assert "seconds" not in rows[0]

@@ -18,6 +18,7 @@ from prudent._files import to_json
 from prudent.diagnostics.ranks import TARP_DISTANCE, Ranks
 from prudent.diagnostics.sbc import sbc
 from prudent.diagnostics.tarp import tarp
+from prudent.diagnostics.verdict import Curve
 from prudent.experiments import Results, store
 from prudent.experiments.config import RunConfig
 from prudent.history import History
@@ -28,7 +29,7 @@ PROBLEMS = ("slcp", "weinberg")
 METHODS = ("nre", "bnre", "calnre", "npe", "calnpe")
 BUDGETS = (1024, 4096, 16384)
 SEEDS = (0, 1, 2)
-LEVELS = np.round(np.arange(1, 20) * 0.05, 2)
+LEVELS = np.round(np.arange(1, 100) * 0.01, 2)
 PARAMETERS = {
     "weinberg": ("fermi_constant",),
     "mg1": ("service_bound_1", "service_bound_2", "arrival_rate"),
@@ -224,6 +225,7 @@ def _make(config):
         "conservativeness_error": np.maximum(-excess, 0).mean(),
         "worst_shortfall": max(0.0, -excess.min()),
         "worst_excess": max(0.0, excess.max()),
+        "shortfall_bound": Curve.of(LEVELS, coverage, config.num_test).most_short,
         "log_posterior": log_prior + gain,
         "log_posterior_error": 1.2 / math.sqrt(config.num_test),
         "log_posterior_finite": log_prior + gain,

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from prudent.diagnostics.verdict import margin
+from prudent.diagnostics.verdict import MOST_MISSED, band
 from prudent.errors import InputError
 from prudent.experiments import load_results
 from prudent.reports import figures
@@ -359,7 +359,7 @@ def test_coverage_shows_every_seed_and_the_mean():
     curves = sweep().curves
     own = curves[(curves["problem"] == "slcp") & (curves["budget"] == 1024)]
     means = own.groupby(["method", "level"])["coverage"].mean()
-    thick = [line for line in first.lines if len(line.get_xdata()) == 19]
+    thick = [line for line in first.lines if len(line.get_xdata()) == len(stores.LEVELS)]
     for method, line in zip(stores.METHODS, thick, strict=True):
         np.testing.assert_allclose(line.get_ydata(), means[method])
 
@@ -393,7 +393,9 @@ def test_settings_are_never_averaged():
     settings = [(0.5, 16), (5.0, 4), (5.0, 16), (5.0, 64), (50.0, 16)]
     names = [handle.get_label() for handle in figure.legends[0].legend_handles]
     assert names == ["NRE", *(f"CalNRE (weight {w:g}, num_samples {n})" for w, n in settings)]
-    thick = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 19][1:]
+    thick = [line for line in figure.axes[0].lines if len(line.get_xdata()) == len(stores.LEVELS)][
+        1:
+    ]
     looks = {(line.get_linestyle(), line.get_marker()) for line in thick}
     assert len(looks) == len(settings)
     for line, (weight, number) in zip(thick, settings, strict=True):
@@ -479,7 +481,9 @@ def test_overhead_is_per_network():
 def test_sensitivity_varies_one_setting(name, values):
     figure = draw(name, scan())
     left, middle, right = figure.axes
-    shown = [line.get_label() for line in left.lines if len(line.get_xdata()) == 19]
+    shown = [
+        line.get_label() for line in left.lines if len(line.get_xdata()) == len(stores.LEVELS)
+    ]
     assert shown == [f"{value:g}" for value in values] + ["NRE, 1,024 simulations"]
     ticks = [tick.get_text() for tick in middle.get_xticklabels()]
     assert ticks == [f"{value:g}" for value in values]
@@ -580,11 +584,24 @@ def test_figures_of_one_run_say_which(name):
         draw(name, results, run="nothing")
 
 
-def band(axis):
-    """The heights of the band of the verdict above the diagonal, without its clipped ends."""
-    above = [c.get_paths()[0].vertices for c in axis.collections if c.get_alpha() == 0.35]
-    inner = [path[(path[:, 0] > 0) & (path[:, 0] < 1)] for path in above]
-    return sorted({round(float(y - x), 6) for path in inner for x, y in path if y > x})
+def corners(*ends):
+    """The points of a band, without its ends."""
+    return {
+        (float(x), round(float(y), 6))
+        for end in ends
+        for x, y in zip(stores.LEVELS, end, strict=True)
+    }
+
+
+def bands(axis):
+    """The points of the bands of the verdict."""
+    drawn = [c.get_paths()[0].vertices for c in axis.collections if c.get_alpha() == 0.35]
+    inner = [path[(path[:, 0] > 0) & (path[:, 0] < 1)] for path in drawn]
+    return [{(round(x, 6), round(y, 6)) for x, y in path.tolist()} for path in inner]
+
+
+def expected_bands(*numbers):
+    return [corners(*band(number, tuple(stores.LEVELS))) for number in numbers]
 
 
 @pytest.mark.parametrize("name", ["coverage", "run_coverage"])
@@ -594,18 +611,16 @@ def test_the_band_of_coverage_is_that_of_the_verdict(name, number):
     results = dataclasses.replace(results, runs=results.runs.assign(num_pairs=number))
     figure = draw(name, results)
     (axis,) = figure.axes
-    assert band(axis) == [round(margin(number), 6)]
-    assert f"± {margin(number):.2g} with {number:,} test pairs" in notes(figure)
+    assert bands(axis) == expected_bands(number)
+    assert f"({number:,} test pairs)" in notes(figure)
     assert axis.get_xlabel() == "credibility level"
     assert axis.get_ylabel().replace("\n", " ").endswith("share of truths inside the region")
 
 
 def test_the_band_of_several_seeds_is_that_of_all_their_pairs():
-    assert band(draw("coverage", sweep()).axes[0]) == [
-        round(margin(number), 6)
-        for number in (6000, 4000)  # a seed of NPE failed
-    ]
-    assert band(draw("coverage", sweep()).axes[1]) == [round(margin(6000), 6)]
+    first, second, *_ = draw("coverage", sweep()).axes
+    assert bands(first) == expected_bands(4000, 6000)  # a seed of NPE failed
+    assert bands(second) == expected_bands(6000)
 
 
 def single(**changes):
@@ -625,15 +640,14 @@ def test_one_seed_has_the_error_that_its_run_stores(name):
 
 
 def test_the_tradeoff_has_bars_and_no_negative_shortfall():
-    figure = draw("tradeoff", single(information_gain_error=0.5, worst_shortfall=0.01))
+    changes = {"worst_shortfall": 0.01, "shortfall_bound": 0.03}
+    figure = draw("tradeoff", single(information_gain_error=0.5, **changes))
     bars = [c for c in figure.axes[0].collections if isinstance(c, LineCollection)]
     across, upright = (np.array(bars[place].get_segments()) for place in (0, 1))
     np.testing.assert_allclose(np.ptp(across[..., 0], axis=1), 2 * 1.96 * 0.5, atol=1e-3)
-    assert (upright[..., 1].min(), upright[..., 1].max()) == pytest.approx(
-        (0.0, 0.01 + margin(2000))
-    )
+    assert (upright[..., 1].min(), upright[..., 1].max()) == pytest.approx((0.01, 0.03))
     assert "over-confident" in words(figure)
-    assert figure.axes[0].patches[0].get_y() == pytest.approx(margin(2000))
+    assert figure.axes[0].patches[0].get_y() == pytest.approx(MOST_MISSED)
 
 
 @pytest.mark.parametrize("shortfall", [0.0, 0.02, 0.4])

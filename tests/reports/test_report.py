@@ -14,12 +14,12 @@ import pandas as pd
 import pytest
 from browser.payloads import PAYLOADS, hostile_results
 from click.testing import CliRunner
-from stores import METHODS, empty_results, synthetic_results, write_failure, write_store
+from stores import LEVELS, METHODS, empty_results, synthetic_results, write_failure, write_store
 
 from faults import CRASHED, fault_points
 from prudent.cli.entry import cli
 from prudent.diagnostics.registry import DIAGNOSTICS
-from prudent.diagnostics.verdict import TRUSTED, margin
+from prudent.diagnostics.verdict import TRUSTED, Curve
 from prudent.errors import InputError
 from prudent.experiments import load_results, load_runs
 from prudent.experiments.config import RunConfig
@@ -87,8 +87,11 @@ def test_page_data_equal_the_store(demo, tmp_path):
     for number, run in enumerate(found["run"]):
         curve = demo.curves[demo.curves["run"] == run]
         stored = curve["coverage"].tolist()
-        assert data["coverage"]["curve"][number] == pytest.approx(stored, rel=1e-5)
-        assert found["margin"][number] == pytest.approx(margin(2000), rel=1e-5)
+        # At every fifth level and the last.
+        few = [*stored[4:-1:5], stored[-1]]
+        assert data["coverage"]["curve"][number] == pytest.approx(few, rel=1e-5)
+        bound = Curve.of(curve["level"], curve["coverage"], 2000).most_short
+        assert found["bound"][number] == pytest.approx(bound, rel=1e-5)
         history = demo.history[demo.history["run"] == run]
         stored = data["history"]["runs"][number][0]
         assert stored["validation_loss"] == pytest.approx(
@@ -105,7 +108,7 @@ def test_the_static_table_has_the_numbers_too(demo, tmp_path):
     assert len(lines) == len(demo.runs)
     for line, (_, run) in zip(lines, demo.runs.iterrows(), strict=True):
         assert f"{run['auc']:+.3f} ± {run['auc_error']:.3f}" in line
-        assert f"{run['worst_shortfall']:.3f} |chance: {margin(2000):.3f}|" in line
+        assert f"{run['worst_shortfall']:.3f} |at most {run['shortfall_bound']:.3f}|" in line
 
 
 def test_thorough_runs_bring_their_ranks(tmp_path):
@@ -176,8 +179,8 @@ def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
         "run"
     ].iloc[0]
     curves, runs = seeds.curves.copy(), seeds.runs.copy()
-    mine = curves["run"] == bad
-    curves.loc[mine, "coverage"] = curves.loc[mine, "level"] - 0.04
+    mine = (curves["run"] == bad) & curves["level"].between(0.3, 0.7)
+    curves.loc[mine, "coverage"] = curves.loc[mine, "level"] - 0.05
     runs.loc[runs["run"] == bad, "worst_shortfall"] = 0.05
     changed = dataclasses.replace(seeds, curves=curves, runs=runs)
     cell = next(c for c in cells_of(changed) if (c.problem, c.series.method) == ("slcp", "calnre"))
@@ -186,10 +189,9 @@ def test_one_bad_seed_cannot_hide_among_good_ones(seeds):
 
 
 def test_chance_in_one_of_many_seeds_is_no_alarm():
-    # Two seeds at 1.1 margins: beyond the margin of one, within that of both at once.
-    row = {"num_pairs": 2000, "worst_shortfall": 1.05 * margin(2000)}
-    assert cell_model.beyond_chance([row]) == 1
-    assert cell_model.beyond_chance([row] * 5) == 0
+    assert cell_model.beyond_chance([0.03]) == 1
+    assert cell_model.beyond_chance([0.03, *[0.5] * 4], 5) == 0
+    assert cell_model.beyond_chance([0.009, *[0.5] * 4], 5) == 1
 
 
 def test_few_pairs_are_not_trusted(demo):
@@ -232,7 +234,7 @@ def test_the_table_and_the_figure_show_the_same_cells(tmp_path):
     names = ["NRE", "CalNRE (weight 1)", "CalNRE (weight 5)"]
     assert {handle.get_label() for handle in figure.legends[0].legend_handles} == set(names)
     for axis, budget in zip(figure.axes, (512, 1024), strict=True):
-        drawn = [line.get_ydata() for line in axis.lines if len(line.get_xdata()) == 19]
+        drawn = [line.get_ydata() for line in axis.lines if len(line.get_xdata()) == len(LEVELS)]
         own = {cell.name: cell.curve["curve"] for cell in found if cell.budget == budget}
         assert list(own) == names
         for curve, name in zip(drawn, names, strict=True):
@@ -240,7 +242,8 @@ def test_the_table_and_the_figure_show_the_same_cells(tmp_path):
     page = page_of(results, tmp_path)
     data = data_of(page)
     assert [one["name"] for one in data["series"]] == names
-    assert data["coverage"]["mean"][1] == pytest.approx(found[1].curve["curve"], rel=1e-5)
+    few = [*found[1].curve["curve"][4:-1:5], found[1].curve["curve"][-1]]
+    assert data["coverage"]["mean"][1] == pytest.approx(few, rel=1e-5)
     assert re.search(r"<noscript>.*CalNRE \(weight 1\).*</noscript>", page, re.S)
 
 
@@ -255,16 +258,17 @@ def test_a_new_diagnostic_reaches_the_page(tmp_path, monkeypatch):
 
 
 def test_a_plus_minus_is_a_standard_error_everywhere(seeds):
-    """The margin of a shortfall is no standard error, and 0.000 ± 0.030 would be no interval."""
+    """The bound of a shortfall is no standard error, and 0.000 ± 0.030 would be no interval."""
     alone = synthetic_results(("slcp",), ("nre",), (1024,), (0,))
     (cell,) = cells_of(alone)
     assert cell.estimates["worst_shortfall"].error is None
-    assert cell.margin == margin(2000)
-    assert cell.note("worst_shortfall") == f"chance: {margin(2000):.3f}"
+    assert cell.bound == pytest.approx(alone.runs["shortfall_bound"].item())
+    assert cell.note("worst_shortfall") == f"at most {cell.bound:.3f}"
     several = next(c for c in cells_of(seeds) if c.series.method == "nre" and c.problem == "slcp")
     own = seeds.runs.query("method == 'nre' and problem == 'slcp'")["worst_shortfall"]
     assert several.estimates["worst_shortfall"].error == pytest.approx(own.sem())
-    assert several.margin == margin(6000)
+    least = seeds.runs.query("method == 'nre' and problem == 'slcp'")["worst_shortfall"].mean()
+    assert several.bound > least
 
 
 def test_no_number_is_minus_zero(store, tmp_path):
@@ -674,4 +678,4 @@ def test_a_run_is_judged_by_its_curve(store, shift, kind):
     verdict = dataclasses.replace(run, coverage={**run.coverage, "curve": curve}).verdict
     assert verdict.kind == kind
     assert f"90 % regions contain the truth {90 + 100 * shift:.0f} ±" in verdict.evidence
-    assert "(2,000 test pairs)" in str(verdict)
+    assert "(2,000 test pairs, on average over all observations)" in str(verdict)

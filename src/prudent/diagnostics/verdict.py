@@ -13,8 +13,8 @@ The first may ring early. Words that reassure need the second: no level may fall
 the pairs can tell, by more than :data:`MOST_MISSED`, and the sentence says by how much.
 
 Where the posterior of a pair could not be resolved, its alpha could be anything. So pairs that
-are not resolved count against safety: a posterior is called conservative or calibrated only if it
-would be, had none of them been covered, and over-confident only if it would be, had all been.
+are not resolved count against safety: the size of a safe word is computed as if none of them were
+covered, and a posterior is over-confident only if it would be, had all been covered.
 
 The prior is calibrated too, and useless. A posterior that is safe, and whose log-density at the
 truth is not above the prior's by more than the error of that difference, is called uninformative;
@@ -225,8 +225,8 @@ def judge(
         return Verdict.of("over-confident", f"at some levels {sides}: {told}", " ")
     certain = Curve(found.levels, found.counts, num_pairs)
     worst = Curve(found.levels, (found.counts - doubt).clip(0), num_pairs)
-    harmed = found.most_short > MOST_MISSED >= certain.most_short
-    if doubt and (harmed or worst.p_value(LOW) <= ERROR_RATE):
+    harmed = certain.most_short <= MOST_MISSED or worst.p_value(LOW) <= ERROR_RATE
+    if doubt and harmed and found.most_short > MOST_MISSED:
         return Verdict.of("cannot be measured", _unresolved(found, metrics), " ")
     most, cautious = found.most_short, found.p_value(HIGH) <= ERROR_RATE
     if finding := _finding(metrics):

@@ -138,7 +138,7 @@ def tradeoff(runs: DataFrame, *, ax: Axes | None = None) -> Figure:
         sizes = f"small to large marker: {budgets[0]:,.0f} to {budgets[-1]:,.0f} simulations"
     if ax is None:
         words = "Mean of {}; bars: ± 2 standard deviations"
-        best = "Best is the lower right; bars end where 95 % say that no level is shorter"
+        best = "Best is the lower right; upright bars end at the most that is missed (95 % sure)"
         notes = [f"{found.average(words)}; {sizes}", best, *found.notes]
         plots.dress(figure, "Honesty against information", notes, found.handles)
     else:
