@@ -16,13 +16,12 @@ from collections import defaultdict
 from statistics import mean
 
 import torch
-from study import Study, marked, signed
+from study import Study, chance, marked, signed
 
 import prudent
 from prudent.contracts import Evaluation
 from prudent.coverage import CoveragePenalty
 from prudent.datasets.simulate import draw, draw_pairs
-from prudent.diagnostics.verdict import margin
 from prudent.training import methods
 from prudent.training.objectives import WeightedSum, make_term, nll
 
@@ -170,8 +169,8 @@ def trained(name, pairs, prior, seed):
     for weight in WEIGHTS:
         estimator = prudent.fit(pairs, prior=prior, weight=weight, **options)
         best = min(estimator.history, key=lambda row: row["validation_loss"])
-        # The margin of so many validation pairs would hide most shortfalls.
-        if best["validation_shortfall"] <= margin(len(pairs) // 5) / 2:
+        # What chance explains with so many validation pairs would hide most shortfalls.
+        if best["validation_shortfall"] <= chance(len(pairs) // 5) / 2:
             break
     return estimator, weight
 
@@ -195,7 +194,7 @@ def table(results):
         )
     rows = []
     for _, found in sorted(groups.items()):
-        many = sum(one["worst_shortfall"] > margin(NUM_TEST) for one in found)
+        many = sum(one["worst_shortfall"] > chance(NUM_TEST) for one in found)
         means = {
             key: mean(one[key] for one in found)
             for key in ("auc", "worst_shortfall", "log_posterior")

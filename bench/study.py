@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from filelock import FileLock
 
 from prudent._files import write_atomic
+from prudent.diagnostics.verdict import ERROR_RATE, judge
 from prudent.experiments.run import run_one
 from prudent.experiments.store import load_runs
 from prudent.experiments.sweep import read_sweep
@@ -107,6 +108,43 @@ def row(run):
         "seconds": run.timing["seconds"]["train"],
         "diagnose_seconds": run.timing["seconds"]["diagnose"],
     }
+
+
+def verdict(one):
+    """The verdict on a result by its coverage curve, None if it was kept without one."""
+    if "inside" not in one:
+        return None
+    number = one["num_pairs"]
+    curve = [inside / number for inside in one["inside"]]
+    return judge(one["levels"], curve, curve, curve, num_pairs=number, metrics=one)
+
+
+def too_much(one):
+    """Whether coverage falls short by more than chance explains.
+
+    Of results without a curve only the worst shortfall is known, and a weaker rule holds.
+    """
+    if (found := verdict(one)) is not None:
+        return found.kind == "over-confident"
+    return one["worst_shortfall"] > chance(one["num_pairs"])
+
+
+def chance(number):
+    """The shortfall that no level exceeds in 95 %, whichever it is (Massart's constant)."""
+    return math.sqrt(math.log(1 / ERROR_RATE) / (2 * number))
+
+
+def how_many(one_of, found):
+    """How many results are something, at least or at most if some have no curve."""
+    known = all("inside" in one for one in found)
+    sign = "" if known else {too_much: "≥ "}.get(one_of, "≤ ")
+    return f"{sign}{sum(map(one_of, found))} of {len(found)}"
+
+
+def safe(one):
+    """Whether the posterior can be trusted, as far as is known."""
+    found = verdict(one)
+    return one["auc"] >= 0 and not too_much(one) if found is None else found.trusted
 
 
 def plain(result):

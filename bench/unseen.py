@@ -14,9 +14,18 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
 
-from study import ROOT, Study, SweepStudy, marked, signed, spread
+from study import (
+    ROOT,
+    Study,
+    SweepStudy,
+    how_many,
+    marked,
+    safe,
+    signed,
+    spread,
+    too_much,
+)
 
-from prudent.diagnostics.verdict import margin
 from prudent.training.methods import look
 
 README = ROOT / "README.md"
@@ -71,19 +80,15 @@ def table(results):
         error = f" ± {stdev(sharp):.2f}" if len(sharp) > 1 and min(sharp) > -math.inf else ""
         gains = differences(found, groups.get((problem, budget, RECOMMENDED), []))[problem]
         known = gains and label != RECOMMENDED and min(gains) > -math.inf
-        safe = sum(
-            one["auc"] >= 0 and one["worst_shortfall"] <= margin(one["num_pairs"]) for one in found
-        )
         # Estimators with other seeds are compared on those that both have.
-        order = (problem, budget, safe < 0.95 * len(found), -mean(gains or sharp))
+        order = (problem, budget, sum(map(safe, found)) < 0.95 * len(found), -mean(gains or sharp))
         figures = (
             signed(mean(one["auc"] for one in found), 3),
             f"{max(0.0, *(one['worst_shortfall'] for one in found), 0.0):.3f}",
             f"{mean(sharp):.2f}{error}",
             spread(gains, sign="+") if known else "–",
         )
-        of = f"{safe} of {len(found)}"
-        rows.append((order, (problem, f"{budget:,}", label, of, *figures)))
+        rows.append((order, (problem, f"{budget:,}", label, how_many(safe, found), *figures)))
     return [cells for _, cells in sorted(rows)]
 
 
@@ -100,11 +105,6 @@ def differences(found, reference):
         if (key := (one["problem"], one["seed"])) in known:
             gains[one["problem"]].append(sharpness(one) - known[key])
     return gains
-
-
-def too_much(one):
-    """Whether coverage falls short by more than chance explains."""
-    return one["worst_shortfall"] > margin(one["num_pairs"])
 
 
 def by_estimator(results):
@@ -138,7 +138,7 @@ def short_table(results):
         worst = max(0.0, *(one["worst_shortfall"] for one in found), 0.0)
         sizes = [len({one[key] for one in found}) for key in ("problem", "seed")]
         runs = f"{len(found)} ({sizes[0]} problems, {sizes[1]} seed{'s' * (sizes[1] > 1)})"
-        many = f"{sum(map(too_much, found))} of {len(found)}"
+        many = how_many(too_much, found)
         auc = signed(mean(one["auc"] for one in found), 3)
         rows.append((label, runs, many, f"{worst:.3f}", auc, own))
     return rows
@@ -163,7 +163,6 @@ def figure(results, path):
                         color = plots.RED if too_much(one) else plots.BLUE
                         axis.plot(one[figure_name], -place, "o", color=color, alpha=0.6)
             if figure_name == "worst_shortfall":
-                axis.axvspan(0, margin(1000), color="0.85", linewidth=0, zorder=0)
                 axis.set(title=problem, xlim=(-0.01, 1.1 * most))
             axis.set(xlabel=titles[figure_name], ylim=(0.6 - len(groups), 0.4))
             axis.set_yticks([-place for place in range(len(groups))], list(groups))
@@ -171,13 +170,12 @@ def figure(results, path):
         handles = [
             axes[0, 0].plot([], [], "o", color=color, label=text)[0]
             for color, text in (
-                (plots.BLUE, "within what chance explains"),
+                (plots.BLUE, "not short of any level by more than chance"),
                 (plots.RED, "claims too much"),
             )
         ]
         title = f"Posteriors from {BUDGET:,} simulations, a dot for each seed"
-        note = "Grey: what chance explains with 1,000 test pairs (500 for single flows on mg1)"
-        plots.dress(canvas, title, [note], handles).savefig(path, dpi=200)
+        plots.dress(canvas, title, (), handles).savefig(path, dpi=200)
 
 
 def main():

@@ -43,11 +43,12 @@ def observations(number=3):
     return torch.linspace(-1.5, 2.5, 2 * number).reshape(number, 2)
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.1])
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
 @pytest.mark.parametrize("dim", [1, 2])
-def test_densities_integrate_to_one(pool, temperature, dim):
-    posterior = Ensemble(members(dim), pool, None, temperature)(observations())
+def test_densities_integrate_to_one(pool, temperature, dim, floor):
+    posterior = Ensemble(members(dim), pool, None, temperature, floor)(observations())
     number = 4001 if dim == 1 else 301
     ends = torch.linspace(-2, 3, number)
     axis = (ends[1:] + ends[:-1]) / 2
@@ -131,11 +132,11 @@ def test_hot_posteriors_end_as_the_prior_and_not_at_its_edges():
 
 def test_rejection_tells_what_it_kept():
     posterior = Ensemble(members(2), "log")(observations())
-    assert posterior.sample(100).shape == (100, 3, 2)
+    assert posterior.sample(100, seed=0).shape == (100, 3, 2)
     assert posterior.sampling.method == "rejection"
     assert 0 < posterior.sampling.acceptance < 1
     cold = tempered(members(2)[0], 0.5)(observations())
-    assert cold.sample((10, 2)).shape == (10, 2, 3, 2)
+    assert cold.sample((10, 2), seed=0).shape == (10, 2, 3, 2)
     assert bool((cold.sampling.effective_sample_size > 1).all())
 
 
@@ -229,3 +230,56 @@ def test_units_change_no_result(method):
         before = first(seen).log_prob(new)
         after = second(seen).log_prob(new * scale + shift) + 2 * math.log(scale)
     torch.testing.assert_close(after, before, atol=0.02, rtol=0)
+
+
+def test_a_floor_is_the_prior_as_one_more_member():
+    plain, floored = Ensemble(members(2)), Ensemble(members(2), floor=0.2)
+    theta = box(2).sample((50, 3))
+    theta[0] = 10.0  # outside the prior
+    share = torch.tensor([0.8, 0.2]).log()
+    expected = torch.logaddexp(
+        plain(observations()).log_prob(theta) + share[0], log_prior(box(2), theta) + share[1]
+    )
+    found = floored(observations()).log_prob(theta)
+    torch.testing.assert_close(found, expected)
+    assert (found[0] == -torch.inf).all()
+    with pytest.raises(InputError, match="floor"):
+        Ensemble(members(2), floor=1.0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
+@pytest.mark.parametrize("floor", [0.0, 0.05])
+def test_draws_are_those_of_the_density_with_a_floor(temperature, floor):
+    """The mean of one over the density is the volume, if draws and density agree."""
+    posterior = Ensemble(members(2), "mixture", None, temperature, floor)(observations())
+    with seeded(0, "floor"):
+        draws = posterior.sample((20_000,))
+    # Between bounds: far out the mean of a density without a floor has no variance.
+    inside = ((draws > -1.5) & (draws < 2.5)).all(dim=-1)
+    density = posterior.log_prob(draws)
+    near = inside & (density > -6)
+    with seeded(1, "floor"):
+        even = box(2).sample((40_000, 3))
+    region = ((even > -1.5) & (even < 2.5)).all(dim=-1) & (posterior.log_prob(even) > -6)
+    volume = 25 * region.double().mean(0)
+    found = torch.where(near, (-density).exp(), 0.0).double().mean(0)
+    torch.testing.assert_close(found, volume, rtol=0.08, atol=0)
+
+
+def test_one_flow_as_an_ensemble_is_diagnosed():
+    """A member alone has no others whose draws it could be asked about."""
+    torch.manual_seed(0)
+    pairs = box(2).sample((60,)), torch.zeros(60, 2)
+    one = Ensemble(members(2, number=1))
+    assert prudent.diagnose(one, *pairs, progress=False).num_pairs == 60
+
+
+def test_a_floor_is_saved(tmp_path):
+    posterior = Ensemble(members(2), "mixture", None, 1.3, 0.02)
+    posterior.save(tmp_path / "model.safetensors")
+    loaded = prudent.load(tmp_path / "model.safetensors")
+    assert (loaded.temperature, loaded.floor) == (1.3, 0.02)
+    theta = box(2).sample((20, 3))
+    assert torch.equal(
+        loaded(observations()).log_prob(theta), posterior(observations()).log_prob(theta)
+    )

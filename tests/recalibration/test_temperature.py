@@ -13,7 +13,7 @@ from prudent.estimators.ensemble import tempered
 from prudent.estimators.priors import log_prior
 from prudent.problems.gaussian import NOISE, exact_posterior
 from prudent.recalibration import Powered, recalibrate
-from prudent.recalibration.temperature import fit_temperature, is_safe
+from prudent.recalibration.temperature import COSTLY, fit_temperature, is_safe
 
 PROBLEM = prudent.problems.get("gaussian")
 CALIBRATION, NEW = PROBLEM.draw(1000, 1), PROBLEM.draw(2500, 2)
@@ -78,7 +78,8 @@ def test_the_temperature_is_that_of_the_closed_form():
     true = 1 / (NOISE**2 * shrink)
     expected = (narrow - 1) / (true - 1)  # the power at which the precision is the true one
     pairs = Pairs(*PROBLEM.draw(500, 5))
-    found = fit_temperature([(gaussian(widen=widen), pairs)], target="calibrated")
+    found, floor = fit_temperature([(gaussian(widen=widen), pairs)], target="calibrated")
+    assert floor == 0
     # Alpha has an error over 500 pairs, which is 0.013 of 0.5, and its mean is pulled a little.
     assert found == pytest.approx(expected, rel=0.15)
 
@@ -119,9 +120,27 @@ def test_temperatures_agree_with_measured_ones():
     """Points at one temperature stand for another: the alphas are those of drawing there."""
     flow = trained_with(0.8, "npe")
     pairs = Pairs(*(values[:400] for values in NEW))
-    found = fit_temperature([(flow, pairs)], target="calibrated")
+    found, _ = fit_temperature([(flow, pairs)], target="calibrated")
     alpha = measure(tempered(flow, found), pairs, progress=False).alpha
     assert float(alpha.mean()) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(0.0, False), (0.05, True)])
+def test_a_few_wrong_posteriors_get_a_floor_and_not_a_fever(wrong, expected):
+    """A twentieth of the truths are anywhere in the prior: no temperature mends that cheaply."""
+    flow, (theta, x) = trained_with(1.0, "npe"), (values[:1000].clone() for values in NEW)
+    some = slice(0, round(wrong * len(theta)))
+    theta[some] = PROBLEM.prior.sample((len(theta[some]),))
+    pairs = Pairs(theta, x)
+    temperature, floor = fit_temperature([(flow, pairs)])
+    assert (floor > 0) == expected
+    with_floor = diagnose(tempered(flow, temperature, floor), theta, x, progress=False)
+    assert with_floor.verdict.kind == "conservative"
+    assert with_floor.num_unresolved == 0
+    if expected:
+        hot = (diagnose(tempered(flow, t), theta, x, progress=False) for t in (1.5, 2.0, 3.0, 4.0))
+        least = next(one for one in hot if one.verdict.kind == "conservative")
+        assert with_floor.log_posterior > least.log_posterior + COSTLY
 
 
 @pytest.mark.slow

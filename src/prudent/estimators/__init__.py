@@ -91,7 +91,8 @@ def _build(
     # Files of 0.1.0 have neither pool nor temperature.
     pool = header.settings.get("pool", "mixture")
     temperature = header.settings.get("temperature", 1.0)
-    return Ensemble(made, pool, header.state.get("fold"), temperature)
+    floor = header.settings.get("floor", 0.0)
+    return Ensemble(made, pool, header.state.get("fold"), temperature, floor)
 
 
 def _rebuild(

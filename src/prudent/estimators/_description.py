@@ -44,6 +44,8 @@ def rows(estimator: Any) -> list[tuple[str, str]]:
     ]
     if getattr(estimator, "temperature", 1.0) != 1.0:
         found.append(("temperature", f"{float(estimator.temperature):.3g}"))
+    if getattr(estimator, "floor", 0.0):
+        found.append(("prior's share", f"{100 * estimator.floor:.3g} %"))
     if epochs := len(estimator.history):
         found.append(("epochs", f"{epochs:,}"))
     if info.get("num_simulations"):

@@ -12,7 +12,10 @@ the density of a pool q and a prior p is
 
 .. math:: g(\theta) = q(\theta \mid x)^a \, p(\theta)^{1 - a} .
 
-Above one the posterior is wider, and ends as the prior, not at its edges. Ratios, which are pooled
+Above one the posterior is wider, and ends as the prior, not at its edges. A few posteriors that
+are wrong are not mended by that: what they call impossible stays so. Therefore the pool of flows
+may have the prior as one more member with a small share e, its *floor*: then
+:math:`(1 - e) q + e p` takes the place of q. Ratios, which are pooled
 in the same way, need no more than that. The density of flows has to be divided by the integral of
 g: that is the mean of weights of draws, which come from the members, widened like the posterior,
 and from the prior.
@@ -68,16 +71,27 @@ def log_pool(values: Tensor, pool: str) -> Tensor:
     return values.logsumexp(dim=0) - math.log(len(values))
 
 
-def tempered(estimator: "NeuralEstimator | Ensemble", temperature: float) -> "Ensemble":
+def floored(log_ratio: Tensor, floor: float) -> Tensor:
+    """The log of posterior over prior, with the prior as a share of the posterior."""
+    if floor == 0:
+        return log_ratio
+    return torch.logaddexp(
+        log_ratio + math.log1p(-floor), torch.full_like(log_ratio, math.log(floor))
+    )
+
+
+def tempered(
+    estimator: "NeuralEstimator | Ensemble", temperature: float, floor: float = 0.0
+) -> "Ensemble":
     """The estimator at another temperature: above one its posteriors are wider, else narrower.
 
-    The weights are shared.
+    The weights are shared. A floor is for an estimator that has none, and is at temperature one.
     """
     if not isinstance(estimator, Ensemble):
-        other = Ensemble([estimator], temperature=temperature)
+        other = Ensemble([estimator], temperature=temperature, floor=floor)
     else:
-        warmth = estimator.temperature * temperature
-        other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth)
+        warmth, floor = estimator.temperature * temperature, floor or estimator.floor
+        other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth, floor)
     # A verdict is that of the posteriors that were measured.
     other.info = {name: value for name, value in estimator.info.items() if name != "verdict"}
     other.history = estimator.history
@@ -150,13 +164,23 @@ class FlowEnsemblePosterior(_Pooled):
 
     def _density(self, theta: Tensor, values: Tensor) -> Tensor:
         """The log of g at theta, from the log-densities of the members (K, ..., N)."""
-        pooled, share = log_pool(values, self.estimator.pool), 1 / self.estimator.temperature
+        pooled, share = self._pool(theta, values), 1 / self.estimator.temperature
         if share == 1 and not self._leaks:
             return pooled
         known = log_prior(self.estimator.prior, theta)
         # Minus infinity stays what it is, also for shares above one.
         value: Tensor = share * pooled + (1 - share) * known.masked_fill(known == -torch.inf, 0.0)
         return value.masked_fill(known == -torch.inf, -torch.inf)
+
+    def _pool(self, theta: Tensor, values: Tensor, pool: str = "") -> Tensor:
+        """The log of the pool of members and prior, from the members' log-densities."""
+        pooled = log_pool(values, pool or self.estimator.pool)
+        if self.estimator.floor == 0:
+            return pooled
+        known = log_prior(self.estimator.prior, theta)
+        inside = known > -torch.inf
+        ratio = floored(pooled - known.where(inside, 0.0), self.estimator.floor)
+        return torch.where(inside, known + ratio, pooled)
 
     @cached_property
     def log_norm(self) -> Tensor:
@@ -206,9 +230,9 @@ class FlowEnsemblePosterior(_Pooled):
         return self._weighted(noise, self._prior_draws(len(noise), len(self)))
 
     def _prior_draws(self, number: int, num_rows: int) -> Tensor:
-        """The draws of the prior among so many draws, (P, N, D): none at temperature one."""
-        share = 0.0 if self.estimator.temperature == 1 else PRIOR_SHARE
-        draws: Tensor = self.estimator.prior.sample((round(share * number), num_rows))
+        """The draws of the prior among so many draws, (P, N, D)."""
+        share = self.estimator.floor if self.estimator.temperature == 1 else PRIOR_SHARE
+        draws: Tensor = self.estimator.prior.sample((math.ceil(share * number), num_rows))
         return draws
 
     def _weighted(self, noise: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -223,7 +247,9 @@ class FlowEnsemblePosterior(_Pooled):
         for part, (own, *densities) in zip(self.parts, made, strict=True):
             # A member knows the densities of its own draws.
             end = start + len(own)
-            found = part.log_prob_and_wide(torch.cat((theta[:start], theta[end:])), spread)
+            others = torch.cat((theta[:start], theta[end:]))
+            none = [value[:0] for value in densities]
+            found = part.log_prob_and_wide(others, spread) if len(others) else none
             pairs = zip(found, densities, strict=True)
             both.append([torch.cat((v[:start], mine, v[start:])) for v, mine in pairs])
             start = end
@@ -265,7 +291,12 @@ class FlowEnsemblePosterior(_Pooled):
         place = counts.gather(-1, choice.unsqueeze(-1)).squeeze(-1) - 1
         most = int(counts.max()) if number else 0
         drawn = torch.stack([part.sample((most,)) for part in self.parts])
-        return drawn[choice, place, torch.arange(len(self))]
+        draws = drawn[choice, place, torch.arange(len(self))]
+        if self.estimator.floor == 0:
+            return draws
+        broad = torch.rand(number, len(self), 1) < self.estimator.floor
+        known = self.estimator.prior.sample(broad.shape[:2])
+        return torch.where(broad.to(draws.device), known.to(draws), draws)
 
     def _candidates(self, number: int) -> tuple[Tensor, Tensor]:
         """Draws (number, N, D) of members and prior, and the log of the share of each to keep."""
@@ -276,7 +307,7 @@ class FlowEnsemblePosterior(_Pooled):
             chosen.to(theta.device), theta, prior.sample(chosen.shape[:2]).to(theta)
         )
         each = self._each("log_prob", theta)
-        above = log_pool(each, "mixture") + math.log(share)
+        above = self._pool(theta, each, "mixture") + math.log(share)
         if share < 1:
             above = torch.logaddexp(above, log_prior(prior, theta) + math.log(1 - share))
         return theta, (self._density(theta, each) - above).nan_to_num(nan=-torch.inf)
@@ -329,6 +360,7 @@ class Ensemble(Saved):
         fold: For cross-fitted members, the members that did not train on each pair, (R, N).
         temperature: The number by which the log of posterior over prior is divided; see
             :func:`prudent.recalibrate`.
+        floor: The share of the prior in the pool, at least 0 and below 1, for flows.
 
     Attributes:
         history: The rows of all members, each with its ``member``; saved without times.
@@ -347,9 +379,13 @@ class Ensemble(Saved):
         pool: str = "mixture",
         fold: Tensor | None = None,
         temperature: float = 1.0,
+        floor: float = 0.0,
     ) -> None:
         super().__init__()
         self.temperature = positive("temperature", temperature)
+        if not 0 <= floor < 1:
+            raise InputError(f"`floor` is {floor}; expected a share, at least 0 and below 1.")
+        self.floor = floor
         if not members:
             raise InputError("an ensemble needs at least one member.")
         if pool not in POOLS:
@@ -398,7 +434,7 @@ class Ensemble(Saved):
     def describe(self) -> dict[str, Any]:
         """The networks of the members in plain JSON, without their weights."""
         members = [member.describe() for member in self]
-        own = {"pool": self.pool, "temperature": self.temperature}
+        own = {"pool": self.pool, "temperature": self.temperature, "floor": self.floor}
         return {"kind": self.kind, **own, "members": members}
 
     def more_tensors(self) -> dict[str, Tensor]:

@@ -16,6 +16,10 @@ all levels meets the levels. The *conservative* one takes the most likely temper
 that are safe: average coverage is above the levels by :data:`NUM_ERRORS` standard errors, and at
 no level short by more than half of what chance explains there.
 
+Where a few posteriors are wrong, the highest levels need a temperature that blurs all of them. If
+that costs more than :data:`COSTLY` nats, flows get the prior as one more member of their pool with
+a small share, their floor: of :data:`FLOORS` that with which the safe posteriors are most likely.
+
 Points that stand for the posteriors at one temperature, with their weights, stand for those at
 another with other weights. So every pair is evaluated once.
 """
@@ -40,6 +44,7 @@ from prudent.diagnostics.expected_coverage import LEVELS, choose, expected_cover
 from prudent.diagnostics.verdict import band
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator, ensemble
+from prudent.estimators.ensemble import floored
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.sampling import weighted
@@ -53,6 +58,8 @@ NUM_DRAWS, START = 128, 1.5
 MOST_PAIRS, MOST_KEPT = 5000, 1000
 # Pairs below which a temperature would be noise.
 LEAST_PAIRS = 20
+# The nats that safety may cost by temperature alone, and the shares of the prior that are tried.
+COSTLY, FLOORS = 0.1, (0.01, 0.02, 0.03, 0.05)
 # Standard errors by which the average coverage of the conservative target is above the levels.
 NUM_ERRORS = 2.0
 
@@ -97,23 +104,22 @@ def recalibrate(
     True
     """
     pairs, _ = finite(theta, x, dtype_for(estimator))
-    temperature = fit_temperature([(estimator, pairs)], target=target, seed=seed)
-    return tempered(estimator, temperature)
+    return tempered(estimator, *fit_temperature([(estimator, pairs)], target=target, seed=seed))
 
 
-def tempered(estimator: Any, temperature: float) -> Any:
-    """An estimator at another temperature, in the way of its kind."""
+def tempered(estimator: Any, temperature: float, floor: float = 0.0) -> Any:
+    """An estimator at another temperature, in the way of its kind; a floor is for flows."""
     if isinstance(estimator, Powered):
         return Powered(estimator.inner, estimator.temperature * temperature)
     if isinstance(estimator, NeuralEstimator | Ensemble):
-        return ensemble.tempered(estimator, temperature)
+        return ensemble.tempered(estimator, temperature, floor)
     return Powered(estimator, temperature)
 
 
 def fit_temperature(
     parts: Sequence[tuple[Estimator, Pairs]], *, target: str = "conservative", seed: int = 0
-) -> float:
-    """The temperature for estimators of one kind, each judged by pairs that it has not seen.
+) -> tuple[float, float]:
+    """Temperature and floor for estimators of one kind, each judged by pairs it has not seen.
 
     Args:
         parts: The estimators and their pairs: one, or the members of a cross-fitted ensemble.
@@ -127,28 +133,41 @@ def fit_temperature(
         raise InputError(f"{number} pairs are too few to recalibrate; pass {LEAST_PAIRS} or more.")
     first = parts[0][0]
     cheap = isinstance(first, NeuralEstimator | Ensemble) and first.normalized
+    as_it_came = not isinstance(first, Ensemble) or (first.temperature, first.floor) == (1, 0)
     share = min(1.0, (MOST_PAIRS if cheap else MOST_KEPT) / number)
     judges = [
         _Judge(estimator, pairs[: math.ceil(share * len(pairs))], seed)
         for estimator, pairs in parts
     ]
 
-    def alpha(temperature: float) -> Tensor:
-        return torch.cat([judge.alpha(temperature) for judge in judges])
+    def alpha(temperature: float, floor: float = 0.0) -> Tensor:
+        return torch.cat([judge.alpha(temperature, floor) for judge in judges])
 
-    def log_prob(temperature: float) -> float:
-        values = torch.cat([judge.log_prob(temperature) for judge in judges]).double()
+    def log_prob(temperature: float, floor: float = 0.0) -> float:
+        values = torch.cat([judge.log_prob(temperature, floor) for judge in judges]).double()
         return float(values[values > -torch.inf].mean())
+
+    def safe(floor: float) -> float:
+        """The most likely of the safe temperatures."""
+        likely = _most_likely(lambda value: log_prob(value, floor))
+        if is_safe(alpha(likely, floor)):
+            return likely
+        return _least(lambda value: is_safe(alpha(value, floor)), likely, MOST)
 
     if not bool(alpha(1.0).isfinite().all()):
         raise InputError("the densities of some of these pairs are NaN: the estimator is broken.")
     with seeded(seed, "recalibration"):
         if target == "calibrated":
-            return _least(lambda value: excess(alpha(value)) >= 0, LEAST, MOST)
-        likely = _most_likely(log_prob)
-        if is_safe(alpha(likely)):
-            return likely
-        return _least(lambda value: is_safe(alpha(value)), likely, MOST)
+            return _least(lambda value: excess(alpha(value)) >= 0, LEAST, MOST), 0.0
+        found = {0.0: safe(0.0)}
+        if (
+            cheap
+            and as_it_came
+            and log_prob(_most_likely(log_prob)) - log_prob(found[0.0]) > COSTLY
+        ):
+            found |= {floor: safe(floor) for floor in FLOORS}
+        best = max(found, key=lambda floor: log_prob(found[floor], floor))
+        return found[best], best
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float:
@@ -197,27 +216,32 @@ class _Judge:
                 log_ratio = points.log_mass - points.log_prior_mass
                 self.parts.append((log_prob, points, log_prob - known, log_ratio))
 
-    def _at(self, temperature: float) -> Iterator[tuple[Tensor, Points]]:
+    def _at(self, temperature: float, floor: float) -> Iterator[tuple[Tensor, Points]]:
         """The log-density of the truths at a temperature, and points of their posteriors."""
-        share = 1 - self.start / temperature
-        for log_prob, points, at_truth, at_points in self.parts:
-            less = share * at_points.nan_to_num(neginf=0.0)
-            warm = replace(
-                points, log_prob=points.log_prob - less, log_mass=points.log_mass - less
-            )
-            yield log_prob - share * at_truth.nan_to_num(neginf=0.0), warm
 
-    def alpha(self, temperature: float) -> Tensor:
+        def less(log_ratio: Tensor) -> Tensor:
+            """How much less a log-density is than at the temperature of the points."""
+            warm = floored(self.start * log_ratio, floor) / temperature
+            return (log_ratio - warm).where(log_ratio.isfinite(), 0.0)
+
+        for log_prob, points, at_truth, at_points in self.parts:
+            lost = less(at_points)
+            warm = replace(
+                points, log_prob=points.log_prob - lost, log_mass=points.log_mass - lost
+            )
+            yield log_prob - less(at_truth), warm
+
+    def alpha(self, temperature: float, floor: float = 0.0) -> Tensor:
         """The mass less dense than each truth, (N,)."""
         found: list[Tensor] = []
-        for log_prob, points in self._at(temperature):
+        for log_prob, points in self._at(temperature, floor):
             uniform = torch.rand(len(log_prob), generator=generator(self.seed, len(found)))
             found.append(randomized_alpha(log_prob, points, uniform))
         return torch.cat(found)
 
-    def log_prob(self, temperature: float) -> Tensor:
+    def log_prob(self, temperature: float, floor: float = 0.0) -> Tensor:
         """The normalized log-density of each truth, (N,)."""
-        parts = self._at(temperature)
+        parts = self._at(temperature, floor)
         return torch.cat([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
 
 

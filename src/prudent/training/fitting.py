@@ -148,10 +148,10 @@ def fit(
 
     estimator, unseen = _train_members(train_one, data, settings, seed)
     if settings.recalibrate not in (None, "no"):
-        temperature = fit_temperature(unseen, target=settings.recalibrate, seed=seed)
-        estimator = tempered(estimator, temperature)
-        unseen = [(tempered(member, temperature), pairs) for member, pairs in unseen]
-        info["temperature"] = temperature
+        repair = fit_temperature(unseen, target=settings.recalibrate, seed=seed)
+        estimator = tempered(estimator, *repair)
+        unseen = [(tempered(member, *repair), pairs) for member, pairs in unseen]
+        info |= dict(zip(("temperature", "floor"), repair, strict=True))
     if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
         estimator.out_of_fold = diagnose_parts(unseen, seed=seed)
     estimator.info, estimator.novelty = info, Novelty.of(data.sample().x, seed)

@@ -205,6 +205,11 @@ def test_it_loads_in_silence_and_draws_all_plots(visit, name, number):
     assert page.locator("h1").count() == 1
 
 
+def few(values):
+    """A page draws every fifth level and the last."""
+    return [*values[4:-1:5], *values[-1:]]
+
+
 def test_the_values_are_those_of_the_store(visit, stores):
     runs = stores("demo")[0].runs
     page = visit("demo")
@@ -218,7 +223,7 @@ def test_the_values_are_those_of_the_store(visit, stores):
     shown = column(page, keys.index("worst_shortfall"))
     rows = zip(runs["worst_shortfall"], runs["shortfall_bound"], strict=True)
     assert shown == [f"{value:.3f}\nat most {bound:.3f}" for value, bound in rows]
-    curves = stores("demo")[0].curves.groupby("run", sort=False)["coverage"].apply(list).tolist()
+    curves = stores("demo")[0].curves.groupby("run", sort=False)["coverage"].apply(few).tolist()
     assert len(drawn) == len(curves)
     for ours, stored in zip(drawn, curves, strict=True):
         assert ours == pytest.approx(stored, rel=1e-5)
