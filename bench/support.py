@@ -17,12 +17,12 @@ from study import Study, marked, spread
 
 import prudent
 from prudent.datasets.simulate import draw, draw_pairs
-from prudent.training.options import BEFORE_3, PRESETS
+from prudent.training.options import PRESETS
 
 PROBLEMS, SEEDS = ("slcp", "mg1"), range(5)
 BUDGET, NUM_TEST, PATIENCE = 4096, 1000, 20
 # The settings of the flow that lives inside the support, and of that of 0.1.0.
-KINDS = {"inside": {}, "0.1.0, cut": {**PRESETS["paper"], **BEFORE_3}}
+KINDS = {"inside": {}, "0.1.0, cut": PRESETS["paper"]}
 STUDY = Study("support", ("problem", "seed", "kind"))
 HEAD = ("problem", "simulations", "seeds", "inside the support", "0.1.0, cut to it", "difference",
         "0.1.0, mass outside")  # fmt: skip

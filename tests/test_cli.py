@@ -16,16 +16,21 @@ from prudent.diagnostics.registry import DIAGNOSTICS
 from prudent.errors import InputError
 from prudent.experiments import store
 from prudent.experiments.config import THOROUGH_NEEDS, RunConfig
-from prudent.experiments.settings import FORMAT
 from prudent.training import Options
 from prudent.training.methods import PUBLISHED, RECOMMENDED
 from terminal import seen_on_a_terminal
 
 TINY = ["--budget", "128", "--epochs", "2", "--batch-size", "32", "--num-test", "20"]
 SMOKE = Path(__file__).parents[1] / "sweeps" / "smoke.toml"
-WRITTEN = Path(__file__).parent / "experiments" / "written_by_0.1.0"
 SWEEP = ["sweep", str(SMOKE), "-o", "run"]
 TRAIN = ["train", "gaussian", "--method", "nre", *TINY, "-o", "run"]
+
+
+def named_runs(place):
+    """A directory of three runs, of which nothing but the names is read."""
+    for name in ("02c4bc4fa91b", "0cfbdb15b9be", "5b05db1a21f3"):
+        (place / "runs" / name).mkdir(parents=True)
+        (place / "runs" / name / "metrics.json").write_text("{}")
 
 
 COMMANDS = ["demo", "problems", "simulate", "train", "diagnose", "sample", "plot", "sweep"]
@@ -117,12 +122,13 @@ def test_quick_answers_do_not_load_torch(arguments):
         ([*SWEEP, "--dry-run", "--address", "tcp://x:1"], "pass --engine dask"),
         ([*SWEEP, "--dry-run", "--engine", "dask", "--address", "x"], "such as tls://10.0.0.1"),
         ([*SWEEP, "--set", "training.epochs=x"], "Error: --set training.epochs=x: `epochs`"),
-        (["diagnose", str(WRITTEN)], "holds 3 runs; name one: 02c4bc4fa91b 0cfbdb15b9be 5b05"),
-        (["diagnose", f"{WRITTEN}/0"], "beginning of 2 runs: 02c4bc4fa91b 0cfbdb15b9be."),
+        (["diagnose", "runs"], "holds 3 runs; name one: 02c4bc4fa91b 0cfbdb15b9be 5b05"),
+        (["diagnose", "runs/0"], "beginning of 2 runs: 02c4bc4fa91b 0cfbdb15b9be."),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, message, tmp_path):
     (tmp_path / "file").write_text("in the way")
+    named_runs(tmp_path)
     assert message in refused(*arguments, cwd=tmp_path)
 
 
@@ -185,15 +191,12 @@ def test_without_a_method_it_is_the_recommended_one(
     assert (config.method, config.training.members) == (method, members)
 
 
-def test_the_config_of_an_older_run_keeps_the_defaults_of_its_time(tmp_path, monkeypatch):
-    """The new run has the present format, and all settings that the old one had."""
-    (path,) = WRITTEN.glob("5b05db1a21f3/config.json")
-    config = configured(monkeypatch, tmp_path, "--config", str(path), "--seed", "7")
-    assert (config.format, config.seed) == (FORMAT, 7)
-    stored = json.loads(path.read_text())["training"]
-    older = {"networks": "paper", "averaging": 0.0, "repetitions": 1}
-    expected = {**stored, **older, "pool": "mixture", "recalibrate": "no"}
-    assert config.training.to_dict() == expected
+@pytest.mark.parametrize("other", [1, 2])
+def test_the_config_of_a_run_of_another_format_is_refused(other, tmp_path):
+    stored = RunConfig("gaussian", "nre", 128).to_dict()
+    (tmp_path / "config.json").write_bytes(to_json({**stored, "format": other}))
+    told = refused("train", "--config", "config.json", "-o", "run", cwd=tmp_path)
+    assert told.endswith("was written by another version of prudent. Use that version.")
 
 
 def test_debug_shows_the_traceback(tmp_path):
@@ -281,15 +284,14 @@ def test_problems_as_json():
         ("prudent train slcp --device c", {"cpu", "cuda"}),
         ("prudent report runs --format s", {"svg"}),
         ("prudent report runs --format png,", {"png,svg", "png,pdf"}),
-        (
-            f"prudent diagnose {WRITTEN}/0",
-            {f"{WRITTEN}/{n}" for n in ("02c4bc4fa91b", "0cfbdb15b9be")},
-        ),
+        ("prudent diagnose runs/0", {"runs/02c4bc4fa91b", "runs/0cfbdb15b9be"}),
         ("prudent diagnose no/run", {"no/run"}),
     ],
 )
-def test_shell_completion(words, expected):
+def test_shell_completion(words, expected, tmp_path):
+    named_runs(tmp_path)
     result = prudent(
+        cwd=tmp_path,
         _PRUDENT_COMPLETE="bash_complete",
         COMP_WORDS=words,
         COMP_CWORD=str(len(words.split()) - 1),

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, PrudentError, StoreError
 
 GAUSSIAN = problems.get("gaussian")
-WRITTEN = Path(__file__).parents[1] / "experiments/written_by_0.1.0/simulations.zarr"
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +70,15 @@ def test_plain_zarr_and_xarray_open_it_without_us(tmp_path):
         assert data.attrs["problem"] == "spatial_sir"
 
 
-def test_a_store_of_the_first_version_opens_and_is_finished(tmp_path):
-    shutil.copytree(WRITTEN, tmp_path / "s")
-    before = tree_digest(tmp_path / "s")
-    store = Store.open(tmp_path / "s")
-    assert (store.attributes["format"], store.attributes["prudent"]) == (1, "0.1.0")
-    store.verify()
-    last = store.num_chunks - 1
-    (tmp_path / "s" / "done" / f"{last}.json").unlink()
-    simulate(store.problem, len(store), store.path, seed=store.seed, progress=False)
-    del before[".lock"]  # which was left behind, and now is not
-    assert before.items() <= tree_digest(tmp_path / "s").items()
+@pytest.mark.parametrize("other", [1, 3])
+def test_a_store_of_another_format_is_refused(finished, tmp_path, other):
+    shutil.copytree(finished.path, tmp_path / "s")
+    file = tmp_path / "s" / "zarr.json"
+    group = json.loads(file.read_text())
+    group["attributes"]["format"] = other
+    file.write_text(json.dumps(group))
+    with pytest.raises(StoreError, match=f"has format {other}, .* this version reads format 2"):
+        Store.open(tmp_path / "s")
 
 
 def test_an_unwritten_chunk_is_refused_not_filled(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from pathlib import Path
 
 import pytest
 import torch
@@ -132,12 +131,6 @@ def test_the_history_is_saved_but_for_its_times(members, tmp_path, monkeypatch):
     assert prudent.load(tmp_path / "short.safetensors").history == again.history[-2:]
 
 
-def test_a_model_of_0_1_0_has_no_history():
-    written = Path(__file__).parents[1] / "experiments/written_by_0.1.0"
-    for path in written.glob("*/model.safetensors"):
-        assert prudent.load(path).history == []
-
-
 def test_save_and_load_with_networks_and_priors_of_ones_own(tmp_path):
     class Strange:
         def sample(self, shape=()):
@@ -185,6 +178,16 @@ def test_damaged_files_are_refused(tmp_path):
             prudent.load(path)
     path.write_bytes(whole)
     prudent.load(path)
+
+
+def test_a_kind_of_ours_is_not_replaced():
+    for kind in ("nre", "npe"):
+        with pytest.raises(InputError, match=f"kind `{kind}` is taken by .* use another name"):
+            type("Mine", (FlowEstimator,), {"kind": kind})
+    assert prudent.estimators.KINDS == {"nre": RatioEstimator, "npe": FlowEstimator}
+    for _ in range(2):  # a cell of a notebook that is executed again
+        mine = type("Mine", (FlowEstimator,), {"kind": "mine"})
+        assert prudent.estimators.KINDS.pop("mine") is mine
 
 
 def test_other_files_are_refused(tmp_path):
@@ -310,7 +313,7 @@ def test_splines_from_noise_equal_those_of_zuko(dim, broken, networks, monkeypat
         for parameter in estimator.head.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     if broken:
-        monkeypatch.setattr("prudent.estimators._spline_draws.BOUND", 4.0)
+        monkeypatch.setattr("prudent.estimators._splines.BOUND", 4.0)
     posterior = estimator(x[:6])
     noise = 2 * torch.randn(200, 6, dim)
     draws, log_prob, _ = posterior.from_noise(noise)

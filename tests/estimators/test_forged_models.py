@@ -4,7 +4,6 @@ import copy
 import itertools
 import json
 import struct
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,7 +26,6 @@ MODELS = {
 }
 OTHERS = (None, True, 0, -1, 1, 1.5, 10**5, 10**9, 10**30, "x", [], [1], [10**9], [None], {})
 OTHERS = (*OTHERS, {"kind": "mlp"}, [{}], [10**5] * 3, [1] * 10**4)
-OLD = sorted(Path(__file__).parents[1].glob("experiments/written_by_0.1.0/*/model.safetensors"))
 # What a model of these sizes may take: a few thousand numbers at once, and so many operations.
 MOST_NUMBERS, MOST_OPERATIONS = 2**17, 20_000
 
@@ -241,6 +239,13 @@ def test_another_prior_than_that_of_the_file(saved, tmp_path):
         prudent.load(path, prior=box([0.0], [1.0]))
 
 
-@pytest.mark.parametrize("path", OLD, ids=lambda path: path.parent.name)
-def test_models_of_the_first_version_load(path):
-    assert prudent.load(path).info
+@pytest.mark.parametrize("name", ["linear", "bounded", "bins", "history", "pool", "temperature", "floor"])
+def test_what_a_file_does_not_say_is_not_made_up(name, tmp_path):
+    path = tmp_path / "model.safetensors"
+    Ensemble([FlowEstimator(x_shape=(3,), **SMALL)]).save(path)
+    settings, state = load_tensors(path, base.FORMAT, "")
+    owner = settings if name in settings else settings["members"][0]
+    del owner[name]
+    path.write_bytes(dump_tensors(settings, state))
+    with pytest.raises(StoreError, match=f"not hold a sound model: `{name}` is "):
+        prudent.load(path)

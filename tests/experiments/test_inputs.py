@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -19,12 +18,11 @@ from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
 from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
 from prudent.experiments._runner import attempt
-from prudent.experiments.run import diagnose_run, run_one
+from prudent.experiments.run import run_one
 from prudent.training import Options
 
 TINY = ["--method", "npe", "--epochs", "2", "--batch-size", "64", "-q"]
 OPTIONS = Options(epochs=1, batch_size=64)
-WRITTEN = Path(__file__).parent / "written_by_0.1.0"
 PRIOR = 'kind = "box"\nlow = [-3, -3]\nhigh = [3, 3]\nnames = ["a", "b"]\n'
 
 
@@ -159,23 +157,6 @@ def test_simulations_do_not_go_to_a_directory_that_looks_like_a_file(tmp_path):
     told = refused(tmp_path, "simulate", "slcp", "-n", "8", "-o", "s.npz")
     assert "such as s.zarr" in told
     assert not (tmp_path / "s.npz").exists()
-
-
-@pytest.mark.parametrize(
-    "path", sorted(WRITTEN.glob("*/metrics.json")), ids=lambda p: p.parent.name
-)
-def test_runs_of_the_first_version_load_and_can_be_diagnosed(path, caplog, tmp_path):
-    (stored,) = load_runs(path.parent)
-    assert stored.config.format == 1
-    assert stored.config.identity == path.parent.name, "its name has changed"
-    result = diagnose_run(path.parent, 40, seed=1, progress=False)
-    assert result.coverage.num_pairs == 40
-    problem = problems.get(stored.config.problem)
-    theta, x = problem.draw(40, 1, "test")
-    np.savez(tmp_path / "test.npz", theta=theta, x=x)
-    again = diagnose_run(path.parent, None, 1, data=str(tmp_path / "test.npz"), progress=False)
-    assert again.auc == result.auc
-    assert "cannot be checked" in caplog.text
 
 
 def discrete(number, seed):

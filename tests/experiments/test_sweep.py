@@ -12,7 +12,6 @@ from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
 from prudent.experiments.cost import disk_bytes, estimate, seconds
 from prudent.experiments.launch import find_sweep
-from prudent.experiments.settings import FORMAT, FORMATS
 from prudent.experiments.store import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
 from prudent.problems import names as problem_names
@@ -68,25 +67,22 @@ class TestGrid:
         assert len(found.configs) == 1
         assert found.num_duplicates == 3
 
-    @pytest.mark.parametrize(("settings", "identities"), IDENTITIES)
-    def test_identities_stay(self, settings, identities):
-        """Who changes these changes the name of every run that people have, by its format."""
-        assert RunConfig.from_settings(settings).identity == identities[str(FORMAT)]
-        for version, identity in identities.items():
-            found = RunConfig.from_settings({**settings, "format": int(version)})
-            assert found.identity == identity
-            assert RunConfig.from_settings(found.to_dict()) == found
+    @pytest.mark.parametrize(("settings", "identity"), IDENTITIES)
+    def test_identities_stay(self, settings, identity):
+        """Who changes these changes the name of every run that people have."""
+        found = RunConfig.from_settings(settings)
+        assert found.identity == identity
+        assert RunConfig.from_settings(found.to_dict()) == found
 
-    def test_a_stored_sweep_of_an_older_version_is_that_of_its_time(self, tmp_path):
-        """Its settings are only those of its file, the rest are the defaults of its time."""
-        settings, identities = IDENTITIES[0]
-        for version in FORMATS:
-            stored = {"format": version, "name": "my", "source": "my.toml", "runs": [settings]}
-            (tmp_path / "sweep.json").write_text(json.dumps(stored))
-            (config,) = stored_sweep(tmp_path).configs
-            assert config.identity == identities[str(version)]
-            networks = "standard" if version == FORMAT else "paper"
-            assert (config.format, config.training.networks) == (version, networks)
+    def test_a_stored_sweep_is_of_this_format(self, tmp_path):
+        settings, identity = IDENTITIES[0]
+        stored = {"name": "my", "source": "my.toml", "runs": [settings]}
+        (tmp_path / "sweep.json").write_text(json.dumps({"format": 3, **stored}))
+        assert [config.identity for config in stored_sweep(tmp_path).configs] == [identity]
+        for other in (1, 2, 4, "3", None):
+            (tmp_path / "sweep.json").write_text(json.dumps({"format": other, **stored}))
+            with pytest.raises(InputError, match=r"another version of prudent\. Use that"):
+                stored_sweep(tmp_path)
 
     def test_the_spelling_of_a_number_is_not_part_of_the_identity(self):
         def identity(weight):
@@ -277,7 +273,7 @@ class TestCost:
         plain = METHODS["nre"]
         rows = {
             "new": dataclasses.replace(plain, regularizer="new term", weight=1.0),
-            "other": dataclasses.replace(plain, family="fmpe"),
+            "other": dataclasses.replace(plain, family="mine"),
         }
         for name, row in rows.items():
             monkeypatch.setitem(METHODS, name, row)

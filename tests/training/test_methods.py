@@ -98,29 +98,29 @@ def test_the_objective_of_a_row(added):
         methods.get("calnre").objective(prior, Options(proposal="model"))
 
 
-def test_flow_matching_takes_the_penalty_of_draws_alone(monkeypatch):
-    row = Method("fmpe", "matching", "coverage", 5.0, "flow matching, coverage penalty")
-    monkeypatch.setitem(METHODS, "calfmpe", row)
+def test_a_flow_takes_the_penalty_of_its_draws_alone():
     problem = prudent.problems.get("gaussian")
-    fit = {"method": "calfmpe", "epochs": 2, "hidden": [8], "progress": False}
-    for proposal in ("prior", "nominal", "model"):
-        with pytest.raises(InputError, match='use "draws"'):
-            prudent.fit(*problem.draw(64, 0), problem.prior, proposal=proposal, **fit)
+    fit = {"method": "calnpe", "epochs": 2, "hidden": [8], "progress": False}
     estimator = prudent.fit(*problem.draw(64, 0), problem.prior, proposal="draws", **fit)
-    assert {"matching", "coverage", "validation_shortfall"} <= set(estimator.history[-1])
+    assert {"nll", "coverage", "validation_shortfall"} <= set(estimator.history[-1])
     with pytest.raises(InputError, match="needs a flow"):
         methods.get("calnre").objective(problem.prior, Options(proposal="draws"))
-    assert methods.get("calnpe").objective(problem.prior, Options(proposal="draws"))
+
+
+def test_flow_matching_is_no_method():
+    problem = prudent.problems.get("gaussian")
+    with pytest.raises(InputError, match="unknown method `fmpe`"):
+        prudent.fit(*problem.draw(64, 0), problem.prior, method="fmpe")
 
 
 def test_order_and_looks(added, monkeypatch):
     monkeypatch.setitem(METHODS, "other", added)
     assert methods.position("nre") == 0
-    assert methods.position("other") == 9
-    assert methods.position("of another version") == 10
+    assert methods.position("other") == 8
+    assert methods.position("of another version") == 9
     looks = [methods.look(name) for name in METHODS]
-    assert len({look.label for look in looks}) == len({look.color for look in looks}) == 10
-    assert len({look.marker for look in looks}) == 10
+    assert len({look.label for look in looks}) == len({look.color for look in looks}) == 9
+    assert len({look.marker for look in looks}) == 9
     assert methods.look("of another version") == Look("of another version", "#767676", ":", "x")
 
 

@@ -20,7 +20,6 @@ from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
 from prudent.version import __version__
 
-#: Format 1 knows neither blocks nor names of dimensions.
 FORMAT = 2
 KIND = "prudent simulations"
 ARRAYS = {"theta": "float32", "x": "float32", "reason": "uint8"}
@@ -101,7 +100,7 @@ def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
             # The checksum comes last, so that damage is noticed before anything is unpacked.
             compressors=(zarr.codecs.ZstdCodec(level=ZSTD_LEVEL), zarr.codecs.Crc32cCodec()),
             chunk_key_encoding={"name": "default", "separator": "."},
-            dimension_names=("simulation", *inner) if "block" in attributes else None,
+            dimension_names=("simulation", *inner),
             config={"write_empty_chunks": True},
         )
     return arrays, files
@@ -112,13 +111,12 @@ def documents(attributes: Json) -> dict[str, Json]:
     _, files = in_memory(attributes)
     names = [*(f"{name}/zarr.json" for name in ARRAYS), "zarr.json"]
     found: dict[str, Json] = {name: json.loads(files[name].to_bytes()) for name in names}
-    if "block" in attributes:
-        # Consolidated: other readers then look at the arrays alone, and not at our records.
-        found["zarr.json"]["consolidated_metadata"] = {
-            "kind": "inline",
-            "must_understand": False,
-            "metadata": {name: found[f"{name}/zarr.json"] for name in ARRAYS},
-        }
+    # Consolidated: other readers then look at the arrays alone, and not at our records.
+    found["zarr.json"]["consolidated_metadata"] = {
+        "kind": "inline",
+        "must_understand": False,
+        "metadata": {name: found[f"{name}/zarr.json"] for name in ARRAYS},
+    }
     return found
 
 
@@ -141,10 +139,10 @@ def load(path: Path) -> Json:
     found = read_json(path, "zarr.json").get("attributes")
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise StoreError(f"{path} is a Zarr group, but not one of simulations by prudent.")
-    if found.get("format") not in (1, FORMAT):
+    if found.get("format") != FORMAT:
         raise StoreError(
             f"{path} has format {found.get('format')}, written by prudent {found.get('prudent')}; "
-            f"this version reads formats up to {FORMAT}. Upgrade prudent."
+            f"this version reads format {FORMAT}. Use the version that wrote it."
         )
     if not _is_sound(found):
         raise _damaged(path, "zarr.json", "was edited or cut")
@@ -182,14 +180,13 @@ def _is_sound(found: Json) -> bool:
     """Whether attributes match their checksum and hold numbers that a store can have."""
     try:
         values = {key: value for key, value in found.items() if key != "sha256"}
-        chunk, block = found["chunk_size"], found.get("block", found["chunk_size"])
+        chunk, block = found["chunk_size"], found["block"]
         names, shape = found["parameter_names"], found["x_shape"]
         numbers = [found["num_simulations"], chunk, block, len(names), *shape]
         return (
             found["sha256"] == sha256(canonical_json(values))
             and all(type(number) is int and number > 0 for number in numbers)
             and chunk % block == 0
-            and ("block" in found) == (found["format"] == FORMAT)
             and 4 * chunk * math.prod(shape) <= MAX_CHUNK
             and isinstance(found["problem"], str)
             and type(found["seed"]) is int

@@ -200,7 +200,7 @@ def _work(path: str, problem: str | Problem, index: int) -> Outcome:
     """One task: simulate a chunk and write it, in whichever process this is."""
     store = Store.open(path)
     # Only blocks of the common sequence are drawn whole, whatever the length of the store.
-    end = None if store.attributes.get("block") == BLOCK else len(store)
+    end = None if store.block == BLOCK else len(store)
     bounds = store.bounds(index)
     rows = draw_sequence(_resolve(problem), *bounds, store.seed, block=store.block, end=end)
     store.write(index, rows.theta, rows.x, rows.reason)

@@ -39,7 +39,7 @@ class Store:
         self.seed: int = attributes["seed"]
         self.num_rows: int = attributes["num_simulations"]
         self.chunk_size: int = attributes["chunk_size"]
-        self.block: int = attributes.get("block", self.chunk_size)
+        self.block: int = attributes["block"]
         self.num_chunks = -(-self.num_rows // self.chunk_size)
         self.shapes = layout.row_shapes(attributes)
         self.dim, self.x_shape = self.shapes["theta"][0], self.shapes["x"]

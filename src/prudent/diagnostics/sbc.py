@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent.diagnostics._bands import Array, Counts, holm, uniform_path
+from prudent.diagnostics._bands import holm, uniform_path
 from prudent.diagnostics.ranks import LOG_PROB, TARP_DISTANCE, Ranks
 from prudent.diagnostics.verdict import ERROR_RATE, MOST_MISSED
 
@@ -125,25 +125,16 @@ def sbc(ranks: Ranks, names: Sequence[str] | None = None) -> SBC:
 
 def rank_curves(ranks: Ranks) -> tuple[Tensor, ...]:
     """Points (P,), shares of ranks below (K, P), ends of the uniform band (P,), p-values (K,)."""
-    number = ranks.num_pairs
-    points, counts = _at_steps(ranks, min(MOST_POINTS, max(2, number)))
+    number, most = ranks.num_pairs, min(MOST_POINTS, ranks.num_samples)
+    spread = np.linspace(1, ranks.num_samples, min(most, max(2, number)))
+    steps = np.unique(np.rint(spread).astype(np.int64))
+    ordered = np.sort(ranks.ranks.numpy(), axis=1)
+    counts = np.stack([np.searchsorted(row, steps, side="left") for row in ordered])
+    points = steps / (ranks.num_samples + 1)
     path = uniform_path(number, tuple(points))
     shares = (each / number for each in (counts, *path.band(1 - ERROR_RATE)))
     parts = (points, *shares, path.p_value(counts))
     return tuple(torch.from_numpy(part) for part in parts)
-
-
-def _at_steps(ranks: Ranks, most: int) -> tuple[Array, Counts]:
-    """At most so many of the points j / (L + 1), (P,), and the counts of ranks below, (K, P)."""
-    spread = np.linspace(1, ranks.num_samples, min(most, ranks.num_samples))
-    steps = np.unique(np.rint(spread).astype(np.int64))
-    return steps / (ranks.num_samples + 1), _counts(ranks, steps)
-
-
-def _counts(ranks: Ranks, steps: Counts) -> Counts:
-    """The number of ranks of each function below each step, (K, P)."""
-    ordered = np.sort(ranks.ranks.numpy(), axis=1)
-    return np.stack([np.searchsorted(row, steps, side="left") for row in ordered])
 
 
 def plain(curves: Mapping[str, Tensor]) -> dict[str, list[float]]:

@@ -15,8 +15,8 @@ from prudent.estimators._headers import Header, check_weights
 from prudent.estimators.base import FORMAT, NOVELTY
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
+from prudent.estimators.ensemble import OUT_OF_FOLD
 from prudent.estimators.ensemble import Ensemble as Ensemble
-from prudent.estimators.fmpe import FlowMatchingEstimator as FlowMatchingEstimator
 from prudent.estimators.networks import DilatedCNN as DilatedCNN
 from prudent.estimators.networks import ResNet18 as ResNet18
 from prudent.estimators.networks import SeriesCNN as SeriesCNN
@@ -27,7 +27,7 @@ from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
 
 # Tensors of a file that are no part of the networks begin with one of these.
-APART = ("out_of_fold", "conformal.", NOVELTY)
+APART = (OUT_OF_FOLD, "conformal.", NOVELTY)
 REMEDY = "Restore it or train again."
 
 
@@ -49,15 +49,13 @@ def load(
         The estimator, ready for inference.
     """
     settings, found = load_tensors(path, FORMAT, REMEDY)
-    # Version 0.1.0 kept a log-density for each pair as `out_of_fold`, which nothing reads.
     state = {name: value for name, value in found.items() if not name.startswith(APART)}
     header = Header(settings, state)
     try:
         estimator = _build(header, _prior(header, path) if prior is None else prior, embedding)
         _fill(estimator, state, path)
         estimator.info = header.value("info", dict)
-        # Files of 0.1.0 have none.
-        estimator.history = History.from_jsonl(settings.get("history", ""))
+        estimator.history = History.from_jsonl(header.value("history", str))
         kept = {n.removeprefix(NOVELTY): v for n, v in found.items() if n.startswith(NOVELTY)}
         estimator.novelty = Novelty(kept) if kept else None
     except InputError:  # something that the caller can mend
@@ -88,11 +86,9 @@ def _build(
         made = [_rebuild(one, prior, copy.deepcopy(embedding)) for one in described]
     if not several:
         return made[0]
-    # Files of 0.1.0 have neither pool nor temperature.
-    pool = header.settings.get("pool", "mixture")
-    temperature = header.settings.get("temperature", 1.0)
-    floor = header.settings.get("floor", 0.0)
-    return Ensemble(made, pool, header.state.get("fold"), temperature, floor)
+    pool, temperature = header.value("pool", str), header.value("temperature", float)
+    fold, floor = header.state.get("fold"), header.value("floor", float)
+    return Ensemble(made, pool, fold, temperature, floor)
 
 
 def _rebuild(
@@ -108,8 +104,10 @@ def _rebuild(
             "load(path, embedding=...) with a network of the same architecture."
         )
     names = ("dim", "x_shape", "hidden", "linear", *KINDS[kind].extra_names)
-    arguments = {name: settings[name] for name in names if name in settings}
-    return KINDS[kind](prior=prior, embedding=network, **{**KINDS[kind].before, **arguments})
+    if missing := [name for name in names if name not in settings]:
+        raise StoreError(f"`{missing[0]}` is missing")
+    arguments = {name: settings[name] for name in names}
+    return KINDS[kind](prior=prior, embedding=network, **arguments)
 
 
 def _fill(

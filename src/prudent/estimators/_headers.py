@@ -115,8 +115,6 @@ class _Bounded(TorchFunctionMode):
 def check_weights(tensors: Mapping[str, Tensor]) -> None:
     """Refuse weights from which no density could be computed."""
     for name, value in tensors.items():
-        if name == "out_of_fold":  # densities, which may be zero
-            continue
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise StoreError(f"`{name}` holds NaN or infinity")
         least = {"scale": 0.0, "running_var": -1e-30}.get(name.rpartition(".")[2])

@@ -124,8 +124,6 @@ class NeuralEstimator(Saved):
     default_hidden: tuple[int, ...]
     # Arguments of the kind's own, which are attributes too and are saved.
     extra_names: ClassVar[tuple[str, ...]] = ()
-    # What files of version 0.1.0 do not say.
-    before: ClassVar[Mapping[str, Any]] = {}
 
     @classmethod
     def paper(cls, x_shape: Sequence[int]) -> dict[str, Any]:
@@ -134,6 +132,8 @@ class NeuralEstimator(Saved):
 
     def __init_subclass__(cls) -> None:
         if "kind" in vars(cls):
+            if (known := KINDS.get(cls.kind, cls)).__module__ != cls.__module__:
+                raise InputError(f"the kind `{cls.kind}` is taken by {known}; use another name.")
             KINDS[cls.kind] = cls
 
     def __init__(

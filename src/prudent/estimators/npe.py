@@ -20,7 +20,7 @@ from prudent._arrays import as_shape
 from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
-from prudent.estimators import _spline_draws, _splines
+from prudent.estimators import _splines
 from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
@@ -33,7 +33,7 @@ NUM_COMPARED = 2
 # The mass inside the prior's support is found from rounds of so many draws, for so many
 # observations at a time; rounds are added, up to so many, until its relative error is this small.
 NUM_DRAWS, ROWS, MOST_ROUNDS, TOLERANCE = 2048, 256, 16, 0.01
-# The flow of the paper and of version 0.1.0.
+# The flow of the paper.
 PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linear": False}
 
 
@@ -226,8 +226,8 @@ class FlowPosterior(CutPosterior):
     def _inverse(self, flow: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws from noise of the base, and their log-density."""
         log_base, head = flow.base.log_prob(noise), self.estimator.head
-        if _spline_draws.fits(head):
-            draws, log_slope = _spline_draws.inverse(head, self.features, noise)
+        if _splines.has_steps(head):
+            draws, log_slope = _splines.inverse(head, self.features, noise)
             log_prob, some = log_base + log_slope, self._standard_log_prob(draws[:NUM_COMPARED])
             if torch.allclose(some, log_prob[:NUM_COMPARED], rtol=1e-3, atol=1e-2):
                 return draws, log_prob
@@ -260,7 +260,6 @@ class FlowEstimator(NeuralEstimator):
     normalized = True
     default_hidden = (128,) * 4
     extra_names = ("transforms", "bins", "coupling", "bounded")
-    before = PAPER
 
     def __init__(
         self,

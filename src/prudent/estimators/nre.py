@@ -18,7 +18,7 @@ from prudent.estimators.sampling import weighted
 
 # A call of the network takes as long as so many of its products.
 PRODUCTS_OF_CALL = 2e7
-# The classifier of the paper and of version 0.1.0 sees theta itself.
+# The classifier of the paper sees theta itself.
 PAPER = {"bounded": False, "linear": False}
 
 
@@ -72,7 +72,6 @@ class RatioEstimator(NeuralEstimator):
     normalized = False
     default_hidden = (128,) * 4
     extra_names = ("bounded",)
-    before = PAPER
 
     def __init__(self, *arguments: Any, bounded: bool = True, **keywords: Any) -> None:
         self.bounded = bounded  # before the rest is made

@@ -12,9 +12,9 @@ from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import InputError, StoreError
-from prudent.experiments.settings import FORMAT, FORMATS, Mistakes
+from prudent.experiments.settings import FORMAT, Mistakes
 from prudent.training import methods
-from prudent.training.options import BEFORE_3, PRESET, SINCE_3, Options
+from prudent.training.options import PRESET, Options
 
 # Coverage by region takes two halves with two regions each, and a tree that finds these.
 THOROUGH_PAIRS = 120
@@ -57,10 +57,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.format not in FORMATS:
+        if self.format != FORMAT:
             raise StoreError(
-                f"the run has format {self.format}, this version reads formats up to {FORMAT}. "
-                "Upgrade prudent."
+                f"the run has format {self.format}, this version reads format {FORMAT}. Use the "
+                "version of prudent that made it."
             )
         method = methods.get(self.method)
         object.__setattr__(self, "training", method.resolve(self.training))
@@ -80,11 +80,8 @@ class RunConfig:
         return members * (self.training.repetitions if crossed else 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it; a run of an older version has the keys of its time."""
-        training = self.training.to_dict()
-        if self.format < FORMAT:
-            training = {key: value for key, value in training.items() if key not in SINCE_3}
-        return {**to_dict(self), "training": training}
+        """Everything, as JSON can hold it."""
+        return {**to_dict(self), "training": self.training.to_dict()}
 
     def flat(self) -> dict[str, Any]:
         """All settings in one level, those of the training beside those of the run."""
@@ -117,8 +114,7 @@ class RunConfig:
     def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
         """A run from known keys, those of the training with ``training.`` before them."""
         run = nest(flat)
-        older = BEFORE_3 if run.get("format", FORMAT) < FORMAT else {}
-        return cls(**{**run, "training": Options.of(**{**older, **run.get("training", {})})})
+        return cls(**{**run, "training": Options.of(**run.get("training", {}))})
 
     @cached_property
     def identity(self) -> str:

@@ -57,8 +57,6 @@ COLUMNS = {
     "ranks": ("test", "parameter", "level", "value", "lower", "upper", "p_value"),
     "draws": ("kind", "draw", "parameter", "value"),
 }
-# What 0.1.0 stored under other names.
-SINGULAR = {"levels": "level", "values": "value"}
 
 Rows = Iterator[dict[str, Any]]
 
@@ -180,17 +178,12 @@ def _long(keys: dict[str, Any], record: dict[str, Any]) -> Rows:
 def _records(run: store.Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of a thorough run, each with the name of its table."""
     stored = json.loads(run.file("thorough.json"))
-    for test, records in stored.get("diagnostics", {}).items():
+    for test, records in stored["diagnostics"].items():
         for record in records:
             yield test, {"test": test, **record}
-    for record in stored.get("ranks", ()):  # where 0.1.0 kept the records of SBC and TARP
-        yield record["test"], _singular(record)
-    for record in map(_singular, stored["draws"]):
-        yield "draws", {"draw": [*range(len(record["value"]))], **record}
-
-
-def _singular(record: dict[str, Any]) -> dict[str, Any]:
-    return {SINGULAR.get(name, name): value for name, value in record.items()}
+    for record in stored["draws"]:
+        values = record.pop("values")
+        yield "draws", {"draw": [*range(len(values))], **record, "value": values}
 
 
 def _finished(root: Path) -> list[store.Run]:

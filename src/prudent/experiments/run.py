@@ -1,7 +1,6 @@
 """One config, one result: the only place that chains simulation, training and diagnosis."""
 
 import itertools
-import logging
 import os
 import platform
 import shutil
@@ -36,8 +35,6 @@ from prudent.version import __version__
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
 NUM_DRAWS = 1000
 NUM_CANDIDATES, CHUNK = 1_000_000, 100_000
-
-logger = logging.getLogger("prudent")
 
 
 def run_one(
@@ -215,13 +212,7 @@ def diagnose_run(
     else:
         kind: Any = {"dtype": dtype_for(estimator), "parameters": names or ()}
         pairs = pairs_to_test(data, theta, x, number=num_test, **kind)
-        if record:
-            refuse_overlap(record, pairs.theta, pairs.x, data)
-        else:
-            logger.warning(
-                f"{path} is of version 0.1.0 and does not remember its training pairs: that "
-                f"{data} holds none of them cannot be checked."
-            )
+        refuse_overlap(record, pairs.theta, pairs.x, data)
     options: Any = {"names": names, "thorough": thorough, "seed": seed, "progress": progress}
     with threads(stored.config.threads):
         return diagnose(estimator, pairs.theta, pairs.x, **options)

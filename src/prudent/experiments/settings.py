@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from prudent.errors import InputError
-from prudent.training.options import BEFORE_3
 
 #: Since format 2 the pairs of a budget are the first of one sequence per problem and seed; since
 #: format 3 networks and defaults are chosen by measurement, and those of the paper are a preset.
 FORMAT = 3
-FORMATS = (1, 2, FORMAT)
 MOST_SHOWN = 10
 LARGEST_FILE = 2**18
 DEEPEST = 16
@@ -28,7 +26,7 @@ LONG_KEY = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_DOT
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a TOML file, or in the ``config.json`` of a run.
 
-    A config of an older version keeps the defaults of its time; a stored sweep says its format.
+    A stored config and a stored sweep say their format, which must be that of this version.
     """
     kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     text = _read_text(path)
@@ -45,12 +43,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid {kind}: {error}.") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} does not hold a table of settings.")
-    version = values.pop("format", FORMAT)
-    if version not in FORMATS:
-        raise InputError(f"{path} was written by another version of prudent. Upgrade prudent.")
-    training = values.get("training", {})
-    if version < FORMAT and "runs" not in values and isinstance(training, dict):
-        values["training"] = {**BEFORE_3, **training}
+    if values.pop("format", FORMAT) != FORMAT:
+        raise InputError(f"{path} was written by another version of prudent. Use that version.")
     return dict(values)
 
 

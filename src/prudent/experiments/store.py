@@ -77,8 +77,9 @@ class Run:
         return read_whole(self.path / name, _remedy(self.path), checksum)
 
     def record(self) -> dict[str, Any]:
-        """What the run remembers of its pairs; nothing if it is of version 0.1.0."""
-        return json.loads(self.file("data.json")) if "data.json" in self.files else {}
+        """What the run remembers of its pairs."""
+        found: dict[str, Any] = json.loads(self.file("data.json"))
+        return found
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
@@ -258,8 +259,7 @@ def read(path: Path) -> Run:
         load_json(path / name, _remedy(path), str(listing.get(name, {}).get("sha256")))
         for name in ("config.json", "coverage.json")
     )
-    # Version 0.1.0 listed it with the others.
-    timing = load_json(path / TIMING, _remedy(path), listing.get(TIMING, {}).get("sha256"))
+    timing = load_json(path / TIMING, _remedy(path))
     return Run(path, RunConfig.from_settings(config), metrics, coverage, timing, listing)
 
 

@@ -7,7 +7,6 @@ have one.
 
 import dataclasses
 import itertools
-import json
 import math
 import re
 import tomllib
@@ -86,9 +85,7 @@ def stored_sweep(root: Path, max_runs: int | None = None) -> Sweep:
         raise InputError(f"{root} does not say what its sweep was. Name its file as well.")
     settings = read_settings(root / FILE)
     source = str(settings.pop("source", FILE))
-    # Runs of an older version have identities of their own.
-    version = int(json.loads((root / FILE).read_bytes()).get("format", FORMAT))
-    found = _expand(settings, root / FILE, (), max_runs, version)
+    found = _expand(settings, root / FILE, (), max_runs)
     return dataclasses.replace(found, source=source)
 
 
@@ -97,7 +94,6 @@ def _expand(
     path: Path,
     changes: Sequence[str],
     max_runs: int | None,
-    version: int = FORMAT,
 ) -> Sweep:
     name, mistakes = settings.get("name", path.stem), Mistakes(path)
     blocks = read_blocks(settings, changes, mistakes)
@@ -113,7 +109,7 @@ def _expand(
             problem = flat["problem"]
             if ":" in problem and problem not in sources:
                 sources[problem] = source_digest(problem)
-            flat |= {"source": sources.get(problem, ""), "format": version}
+            flat["source"] = sources.get(problem, "")
             config = mistakes.try_to("", RunConfig.from_flat, flat)
             if config is not None:
                 configs.setdefault(config.identity, config)

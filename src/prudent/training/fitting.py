@@ -166,11 +166,8 @@ def networks_of(problem: Problem | None, family: str, kind: str) -> dict[str, An
     That is an embedding, if its observations are structured.
     """
     own = {} if problem is None else problem.networks
-    # A family that the paper does not have embeds x as flows do.
-    known, all_of_it = own.get(family, {}), kind == "paper"
-    if family == "fmpe":
-        known, all_of_it = own.get("npe", {}), False
-    return {name: v for name, v in known.items() if all_of_it or name == "embedding"}
+    known = own.get(family, {})
+    return {name: v for name, v in known.items() if kind == "paper" or name == "embedding"}
 
 
 def _untrained(

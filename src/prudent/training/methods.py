@@ -4,7 +4,7 @@ A new row is a new method everywhere: in :func:`prudent.fit`, on the command lin
 reports. Nothing here imports torch before an objective is made.
 
 >>> names()
-['bnpe', 'bnre', 'calnpe', 'calnre', 'fmpe', 'npe', 'nre', 'prudent']
+['bnpe', 'bnre', 'calnpe', 'calnre', 'npe', 'nre', 'prudent']
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prudent.errors import InputError, unknown_name
-from prudent.training.options import LEARNING_RATE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +37,7 @@ class Look(NamedTuple):
 class Method:
     """A row of the table."""
 
-    family: str  # the estimator: ``nre`` (a ratio), ``npe`` (a flow) or ``fmpe``
+    family: str  # the estimator: ``nre`` (a ratio) or ``npe`` (a flow)
     loss: str  # the term with weight one
     regularizer: str | None  # the term that guards against over-confidence, if any
     weight: float  # the default weight of the regularizer
@@ -50,7 +49,7 @@ class Method:
 
     def resolve(self, options: Options) -> Options:
         """The options with the method's own settings where none is given."""
-        own: dict[str, Any] = {**PLAIN, **QUICK.get(self.family, {})}
+        own: dict[str, Any] = {**PLAIN}
         if self.regularizer == "coverage":
             own |= {"proposal": "even", "fraction": _share_of_steps(options.num_samples)}
         own |= self.own
@@ -81,7 +80,7 @@ class Method:
 
 # What a method does unless its row or the user says something else.
 PLAIN = {
-    "learning_rate": LEARNING_RATE,
+    "learning_rate": 3e-3,
     "members": 1,
     "ensemble": "seeds",
     "pool": "mixture",
@@ -89,8 +88,6 @@ PLAIN = {
     "proposal": "prior",
     "fraction": 1.0,
 }
-# Classifiers and spline flows bear larger steps, and need fewer of them.
-QUICK = dict.fromkeys(("nre", "npe"), {"learning_rate": 3e-3})
 # The recommended method, and the one that stands for the paper.
 RECOMMENDED, PUBLISHED = "prudent", "calnpe"
 # Okabe and Ito's palette, told apart with any color vision, with a brown and a violet for its
@@ -108,8 +105,6 @@ METHODS = {
         Look("BNPE", "#D55E00", "--", "v")),
     "calnpe": Method("npe", "nll", "coverage", 5.0, "posterior flow, coverage penalty",
         Look("CalNPE", "#8844EE", "-", "P")),
-    "fmpe": Method("fmpe", "matching", None, 0.0, "flow matching, a posterior that draws",
-        Look("FMPE", "#EE44DD", "-.", "h")),
     "prudent": Method("npe", "nll", None, 0.0, "pool of cross-fitted flows, recalibrated",
         Look("prudent", "#000000", "-", "p"), {"members": 5, "ensemble": "folds",
         "pool": "mixture", "recalibrate": "conservative"}),

@@ -55,17 +55,7 @@ def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
     return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
 
 
-def matching(posterior: Any, theta: Tensor) -> Tensor:
-    """Flow matching: the squared error of a velocity that carries noise to theta.
-
-    The posterior tells it for each pair by ``matching_error(theta)``, at times and for noise that
-    are drawn anew.
-    """
-    error: Tensor = posterior.matching_error(theta)
-    return error.mean()
-
-
-LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance, "matching": matching}
+LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance}
 
 
 # What the losses ask of the pairs of a step.
@@ -166,11 +156,6 @@ def make_term(name: str, family: str, prior: Prior, options: Options) -> Objecti
 
 def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
     """The proposal that a setting stands for."""
-    if family == "fmpe" and proposal != "draws":
-        raise InputError(
-            f'proposal="{proposal}" needs densities that can be trained, and flow matching has '
-            'none; use "draws".'
-        )
     if proposal == "prior":
         return prior
     if proposal == "even":

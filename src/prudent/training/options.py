@@ -34,17 +34,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "fast": {"members": 1},
 }
-# The defaults of runs that earlier versions stored, and the settings that they did not have.
-BEFORE_3: dict[str, Any] = {
-    "batch_size": 128,
-    "learning_rate": LEARNING_RATE,
-    "averaging": 0.0,
-    "patience": None,
-    "networks": "paper",
-    "proposal": "prior",
-    "fraction": 1.0,
-}
-SINCE_3 = ("networks", "averaging", "repetitions", "pool", "recalibrate")
 PRESET = Setting(
     "preset", (str, type(None)), None, "Training settings to begin from", choices=PRESETS
 )
@@ -67,9 +56,7 @@ class Options:
         None, least=1, help="Pairs per step; by default 64, and 128 if there are 2,000 or more"
     )
     learning_rate: float | None = setting(
-        None,
-        above=0,
-        help="Learning rate of AdamW; by default 3e-3, 1e-3 for fmpe; a tenth after a plateau",
+        None, above=0, help="Learning rate of AdamW; by default 3e-3; a tenth after a plateau"
     )
     validation_fraction: float = setting(
         0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
