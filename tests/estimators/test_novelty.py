@@ -138,7 +138,7 @@ def test_a_component_along_an_axis_is_the_axis():
     x = torch.randn(300, 50) @ torch.randn(50, 50)
     test = Novelty.of(x[:200])
     mean, axes = test.tensors["mean"], test._inverse
-    along = test._components(test.standardize.inverse(mean + axes))
+    along = test.components(test.standardize.inverse(mean + axes))
     torch.testing.assert_close(along[:, :-1], torch.eye(len(axes)), atol=1e-4, rtol=0)
     assert along[:, -1].max() < 1e-3
 

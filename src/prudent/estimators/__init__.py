@@ -12,11 +12,12 @@ from prudent._files import load_tensors
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError, one_line, shortened
 from prudent.estimators._headers import Header, check_weights
-from prudent.estimators.base import FORMAT, NOVELTY
+from prudent.estimators.base import FORMAT, NEARBY, NOVELTY
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
 from prudent.estimators.ensemble import OUT_OF_FOLD
 from prudent.estimators.ensemble import Ensemble as Ensemble
+from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import DilatedCNN as DilatedCNN
 from prudent.estimators.networks import ResNet18 as ResNet18
 from prudent.estimators.networks import SeriesCNN as SeriesCNN
@@ -27,7 +28,7 @@ from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
 
 # Tensors of a file that are no part of the networks begin with one of these.
-APART = (OUT_OF_FOLD, "conformal.", NOVELTY)
+APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY)
 REMEDY = "Restore it or train again."
 
 
@@ -56,8 +57,12 @@ def load(
         _fill(estimator, state, path)
         estimator.info = header.value("info", dict)
         estimator.history = History.from_jsonl(header.value("history", str))
-        kept = {n.removeprefix(NOVELTY): v for n, v in found.items() if n.startswith(NOVELTY)}
+        kept, judged = (
+            {name.removeprefix(own): v for name, v in found.items() if name.startswith(own)}
+            for own in (NOVELTY, NEARBY)
+        )
         estimator.novelty = Novelty(kept) if kept else None
+        estimator.nearby = Nearby.from_tensors(judged)
     except InputError:  # something that the caller can mend
         raise
     except Exception as error:

@@ -24,6 +24,7 @@ from prudent.estimators import _description
 from prudent.estimators._regression import Regression
 from prudent.estimators._standardize import Standardize
 from prudent.estimators._support import Support
+from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.novelty import Novelty, Observed
 from prudent.estimators.priors import dtype_of, of_any_shape, to_spec
@@ -31,8 +32,9 @@ from prudent.estimators.summaries import Summaries
 from prudent.history import History
 
 FORMAT = 1
-# The names of the tensors of the test for novelty begin with this.
+# The names of the tensors of the test for novelty, and of judged pairs, begin with these.
 NOVELTY = "novelty."
+NEARBY = "nearby."
 # An observation of more numbers than this goes through a network, down to so many features.
 MOST_INPUTS, NUM_FEATURES = 64, 32
 # The last rows of the history are saved, members of an ensemble counted together.
@@ -51,6 +53,8 @@ class Saved(nn.Module):
     history: History
     # The test of whether observations are like the simulations; None if there is none.
     novelty: Novelty | None = None
+    # The pairs that judged the estimator last, as far as observations can be compared with them.
+    nearby: Nearby | None = None
     # What the file held beside the networks, of which `prudent.load` makes the rest.
     stored: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -69,7 +73,9 @@ class Saved(nn.Module):
     def more_tensors(self) -> dict[str, Tensor]:
         """What is saved beside the weights."""
         known = {} if self.novelty is None else self.novelty.tensors
-        return {NOVELTY + name: value for name, value in known.items()}
+        judged = {} if self.nearby is None else self.nearby.tensors()
+        found = {NOVELTY + name: value for name, value in known.items()}
+        return found | {NEARBY + name: value for name, value in judged.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, atomically; :func:`prudent.load` reads it."""

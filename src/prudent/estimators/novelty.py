@@ -82,11 +82,11 @@ class Novelty:
             "scores": torch.empty(0),
         }
         test = cls(tensors)
-        test.tensors["points"] = test._components(reference)
+        test.tensors["points"] = test.components(reference)
         test.tensors["scores"] = test.score(others).sort().values
         return test
 
-    def _components(self, x: Tensor) -> Tensor:
+    def components(self, x: Tensor) -> Tensor:
         """The components of x (N, ...), and the size of what they leave, (N, C + 1)."""
         flat = self.standardize(x.float().cpu()).flatten(1).clamp(-FARTHEST, FARTHEST)
         flat = flat - self.tensors["mean"]
@@ -97,7 +97,7 @@ class Novelty:
     @torch.no_grad()
     def score(self, x: Tensor) -> Tensor:
         """The mean distance of x (N, ...) from the nearest reference points, (N,)."""
-        distance = torch.cdist(self._components(x), self.tensors["points"])
+        distance = torch.cdist(self.components(x), self.tensors["points"])
         number = min(NUM_NEIGHBORS, distance.shape[1])
         return distance.topk(number, dim=1, largest=False).values.mean(dim=1)
 
@@ -136,6 +136,10 @@ class Observed:
         """Some of the observations; nothing is copied."""
         chosen = index.cpu() if isinstance(index, Tensor) else index
         return replace(self, place=self.place[chosen])
+
+    def components(self) -> Tensor:
+        """What simulations are compared in, (N, C)."""
+        return self.test.components(self.x[self.place])
 
     def p_value(self) -> Tensor:
         """The share of simulations that are as far from the others as each of these is, (N,)."""

@@ -223,7 +223,22 @@ class Summaries:
         """
         known = len(self) == 1 or "_drawn" in vars(self)
         told = complaint(self._drawn[1]) if known else None
-        return [*filter(None, (self._far_away(), told))]
+        near = [] if self._near is None else self._near[1]
+        return [*filter(None, (self._far_away(), told)), *near]
+
+    @cached_property
+    def _near(self) -> tuple[str, list[str]] | None:
+        """What is known of coverage near one observation, and warnings; None if nothing is."""
+        judged = getattr(self.estimator, "nearby", None)
+        if judged is None or self.observed is None or len(self) != 1:
+            return None
+        found: tuple[str, list[str]] = judged.words(self.observed.components()[0])
+        return found
+
+    @property
+    def near(self) -> str | None:
+        """What is known of coverage near one observation; None for several, or if nothing is."""
+        return None if self._near is None else self._near[0]
 
     @cached_property
     def p_value(self) -> Tensor | None:
@@ -405,7 +420,9 @@ class Summaries:
 
     def _heading(self) -> list[str]:
         """What stands above a table: warnings first, then the verdict."""
-        return [*(f"Warning: {note}" for note in self.notes()), f"Verdict: {self.verdict}"]
+        near = [] if self.near is None else [f"Near this observation: {self.near}"]
+        told = (f"Warning: {note}" for note in self.notes())
+        return [*told, f"Verdict: {self.verdict}", *near]
 
     def _repr_html_(self) -> str:
         if len(self) != 1:

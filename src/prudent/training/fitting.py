@@ -20,6 +20,7 @@ from prudent.datasets.readers import open_rows, read
 from prudent.diagnostics.diagnosis import diagnose_parts
 from prudent.errors import DataError, InputError
 from prudent.estimators import KINDS, Ensemble, NeuralEstimator
+from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding
 from prudent.estimators.novelty import Novelty
 from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
@@ -155,6 +156,9 @@ def fit(
     if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
         estimator.out_of_fold = diagnose_parts(unseen, seed=seed)
     estimator.info, estimator.novelty = info, Novelty.of(data.sample().x, seed)
+    if (judged := getattr(estimator, "out_of_fold", None)) is not None:
+        alphas = judged.measurement.alpha
+        estimator.nearby = Nearby.of(estimator.novelty, judged.pairs.x, alphas)
     for note in estimator.history.notes():
         logger.warning("%s", note)
     return estimator
