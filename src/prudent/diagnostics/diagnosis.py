@@ -17,6 +17,7 @@ from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent._progress import Reporter
 from prudent.contracts import Estimator, Prior
 from prudent.datasets.pairs import Pairs, finite
+from prudent.diagnostics.agreement import agreement
 from prudent.diagnostics.expected_coverage import (
     Coverage,
     Measurement,
@@ -77,6 +78,7 @@ class Diagnosis:
             :data:`prudent.diagnostics.registry.DIAGNOSTICS`.
         out_of_fold: Whether the pairs are those of a training, each judged by members that did not
             see it, and not test pairs. The pool of all members is usually more cautious than that.
+        agreement: What the comparison of draws and density says, if there are both.
     """
 
     coverage: Coverage
@@ -86,6 +88,7 @@ class Diagnosis:
     num_excluded: int = 0
     results: Mapping[str, Result] = field(default_factory=dict)
     out_of_fold: bool = False
+    agreement: Mapping[str, Any] = field(default_factory=dict)
 
     auc = _of_curve("auc")
     auc_error = _of_curve("auc_error")
@@ -138,6 +141,19 @@ class Diagnosis:
         lambda d: (
             max(0.0, float(1 - d._log_norm.exp().mean())) if d.measurement.normalized else 0.0
         ),
+    )
+    draws_gap = metric(
+        "The mean log-density of draws minus that of the density, in nats; None if not compared.",
+        lambda d: d.agreement.get("draws_gap"),
+    )
+    draws_p_value = metric(
+        "The p-value of draws that are those of the density.",
+        lambda d: d.agreement.get("draws_p_value"),
+    )
+    density_integral = metric(
+        "The integral of a density that claims to be normalized, where its draws are: of those "
+        "within four standard errors, the one nearest to 1.",
+        lambda d: d.agreement.get("density_integral"),
     )
     region_volume = metric(
         "The share of the prior's mass inside the 90 % region, mean over pairs: with a uniform "
@@ -229,7 +245,8 @@ class Diagnosis:
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
-        values = {name: _plain(getattr(self, name)) for name in (*self.scalars(), "num_excluded")}
+        own = {name: _plain(getattr(self, name)) for name in (*self.scalars(), "num_excluded")}
+        values = {**self.agreement, **own}
         for result in self.results.values():
             values |= result.metrics()
         return values
@@ -247,6 +264,7 @@ class Diagnosis:
             "normalized": self.measurement.normalized,
             "num_excluded": self.num_excluded,
             "out_of_fold": self.out_of_fold,
+            "agreement": self.agreement,
             "results": [  # in their order
                 (name, one.verdict, one.metrics(), one.rows())
                 for name, one in self.results.items()
@@ -272,6 +290,7 @@ class Diagnosis:
                 settings["num_excluded"],
                 {name: StoredResult(*one) for name, *one in settings["results"]},
                 settings["out_of_fold"],
+                settings.get("agreement", {}),
             )
         except (KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
             reason = one_line(error).rstrip(".")
@@ -336,6 +355,11 @@ class Diagnosis:
             way += ", whose regions see less than densities do"
         rough = f"; {self.num_unresolved:,} not resolved, which counts against safety"
         rows.append(("computed by", way + rough if self.num_unresolved else way))
+        if self.agreement:
+            told = self.agreement["disagreement"] or f"agree (p = {self.draws_p_value:.2g})"
+            rows.append(("draws and density", told.removeprefix("draws and density ")))
+        elif self.computed_by == "draws" and self.measurement.has_density:
+            rows.append(("draws and density", "not compared, as the density is slow"))
         if self.num_invalid:
             rows.append(
                 ("pairs with density NaN", f"{self.num_invalid:,}, counted as not covered")
@@ -447,7 +471,8 @@ def diagnose(
     if ranks is not None:
         evidence = Evidence(measured, ranks.judged(measured), pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
-    found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results)
+    alike = agreement(estimator, pairs, measured, seed)
+    found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results, agreement=alike)
     if isinstance(info, dict):
         info["verdict"] = str(found.verdict)
     return found

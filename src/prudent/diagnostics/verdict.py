@@ -223,6 +223,8 @@ def judge(
         short, above = max(-found.excess), max(found.excess)
         sides = f"(short by {short:.2f}) and conservative at others (above by {above:.2f})"
         return Verdict.of("over-confident", f"at some levels {sides}: {told}", " ")
+    if apart := metrics.get("disagreement"):
+        return Verdict.of("cannot be measured", apart)
     certain = Curve(found.levels, found.counts, num_pairs)
     worst = Curve(found.levels, (found.counts - doubt).clip(0), num_pairs)
     harmed = certain.most_short <= MOST_MISSED or worst.p_value(LOW) <= ERROR_RATE

@@ -302,6 +302,7 @@ def _judge(
         "information_gain": gain.mean,
         "information_gain_error": gain.error,
         "num_unresolved": np.nansum([row.get("num_unresolved") or 0 for row in rows]),
+        "disagreement": next(filter(None, (row.get("disagreement") for row in rows)), None),
         **_findings(rows),
     }
     num_pairs = sum(int(row["num_pairs"]) for row in rows)
