@@ -348,8 +348,8 @@ def test_our_sweeps_are_valid_and_explain_themselves(path):
 
 
 def test_our_sweeps_are_all_there():
-    expected = ["calibrated", "conservative", "laptop", "overhead", "price", "sensitivity"]
-    assert [path.stem for path in SWEEPS] == [*expected, "smoke", "unseen"]
+    expected = ["calibrated", "conservative", "laptop", "overhead", "paper", "price"]
+    assert [path.stem for path in SWEEPS] == [*expected, "sensitivity", "smoke", "unseen"]
 
 
 def test_the_runs_of_the_demonstration_stay(tmp_path, monkeypatch):
