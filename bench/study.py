@@ -6,6 +6,7 @@ to it, and it continues on any machine that has the file.
 
 import json
 import math
+import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -101,17 +102,24 @@ def row(run):
         **{name: getattr(training, name) for name in SETTINGS},
         "seed": config.seed,
         "verdict": run.verdict.kind,
-        **{name: run.metrics[name] for name in FIGURES},
-        # At each level, how many of the test pairs lie in their regions.
-        "levels": run.coverage["levels"],
-        "inside": [round(share * run.metrics["num_pairs"]) for share in run.coverage["curve"]],
+        **measured(run.metrics, run.coverage),
         "seconds": run.timing["seconds"]["train"],
         "diagnose_seconds": run.timing["seconds"]["diagnose"],
     }
 
 
-def verdict(one):
-    """The verdict on a result by its coverage curve, None if it was kept without one."""
+def measured(metrics, coverage):
+    """What is kept of a diagnosis, by which a stricter rule can judge it again."""
+    return {
+        **{name: metrics[name] for name in FIGURES},
+        # At each level, how many of the test pairs lie in their regions.
+        "levels": coverage["levels"],
+        "inside": [round(share * metrics["num_pairs"]) for share in coverage["curve"]],
+    }
+
+
+def judged(one):
+    """Today's verdict on a result, None if it was kept without its coverage curve."""
     if "inside" not in one:
         return None
     number = one["num_pairs"]
@@ -124,7 +132,7 @@ def too_much(one):
 
     Of results without a curve only the worst shortfall is known, and a weaker rule holds.
     """
-    if (found := verdict(one)) is not None:
+    if (found := judged(one)) is not None:
         return found.kind == "over-confident"
     return one["worst_shortfall"] > chance(one["num_pairs"])
 
@@ -143,7 +151,7 @@ def how_many(one_of, found):
 
 def safe(one):
     """Whether the posterior can be trusted, as far as is known."""
-    found = verdict(one)
+    found = judged(one)
     return one["auc"] >= 0 and not too_much(one) if found is None else found.trusted
 
 
@@ -151,6 +159,11 @@ def plain(result):
     """To five digits; infinity, which JSON does not have, becomes null."""
     numbers = {key: value for key, value in result.items() if isinstance(value, float)}
     return result | {k: round(v, 5) if math.isfinite(v) else None for k, v in numbers.items()}
+
+
+def block(name):
+    """What a study writes between two marks of a page."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
 
 
 def marked(head, rows):

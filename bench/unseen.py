@@ -9,7 +9,6 @@ flows, trained on the same pairs, come from peers.json.
 
 import argparse
 import math
-import re
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,6 +17,7 @@ from study import (
     ROOT,
     Study,
     SweepStudy,
+    block,
     how_many,
     marked,
     safe,
@@ -30,7 +30,7 @@ from prudent.training.methods import look
 
 README = ROOT / "README.md"
 # What stands between these lines of README.md is the table of `unseen.py figure`.
-BLOCK = re.compile(r"(?<=<!-- unseen -->\n).*?(?=<!-- end of unseen -->)", re.DOTALL)
+BLOCK = block("unseen")
 # The problems and the budget of the figure, and the estimator with which others are compared.
 PROBLEMS, BUDGET = ("slcp", "two_moons", "mg1", "weinberg"), 1024
 RECOMMENDED = "prudent"

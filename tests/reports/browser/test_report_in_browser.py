@@ -490,7 +490,7 @@ def test_figures_and_their_data_can_be_saved(visit, stores):
     assert contents["SVG"].startswith(b"<svg")
     assert contents["PNG"].startswith(b"\x89PNG")
     lines = contents["CSV"].decode().splitlines()
-    assert len(lines) == 1 + 19 * 6
+    assert len(lines) == 1 + 20 * 6
     first = stores("demo")[0].curves.iloc[0]
     assert float(lines[1].split(",")[-1]) == pytest.approx(first["coverage"], rel=1e-4)
 
