@@ -59,6 +59,28 @@ class HeavyTailed:
         return constant - power * (squared / self.freedom).log1p()
 
 
+class Flat:
+    """Constant on a cube of half the side ``half``, and higher by a factor in its inner half."""
+
+    def __init__(self, dim, half, factor=1.0):
+        self.dim, self.half, self.factor = dim, half, factor
+
+    def sample(self, shape):
+        number = math.prod(shape)
+        u = 2 * torch.rand(int(3 * self.factor) * number, self.dim) - 1
+        # Every inner point is kept, of the outer ones one of ``factor``.
+        kept = (u.abs() < 0.5).all(-1) | (torch.rand(len(u)) < 1 / self.factor)
+        return self.half * u[kept][:number].view(*shape, self.dim)
+
+    def log_prob(self, u):
+        away = u.abs().amax(-1) / self.half
+        value = torch.where(away < 0.5, math.log(self.factor), 0.0).masked_fill(
+            away > 1, -torch.inf
+        )
+        total = math.log1p((self.factor - 1) / 2**self.dim)
+        return value - total - self.dim * math.log(2 * self.half)
+
+
 def correlated(dim, correlation=0.7, width=0.3):
     covariance = torch.full((dim, dim), correlation).fill_diagonal_(1.0) * width**2
     return MultivariateNormal(torch.zeros(dim), covariance)
@@ -82,6 +104,12 @@ SHAPES = {
     "spike aside": lambda dim: mixture(dim, 0.5, 0.05, 0.3),
     "bounded": lambda dim: Independent(HalfNormal(torch.full((dim,), 0.5)), 1),
     "heavy-tailed": HeavyTailed,
+}
+# A random share of what is exactly as dense as the truth counts: alphas are right on average.
+FLAT = {
+    "flat": lambda dim: Flat(dim, 1.0),
+    "small flat": lambda dim: Flat(dim, 0.25),
+    "steps": lambda dim: Flat(dim, 0.5, 4.0),
 }
 
 
@@ -114,10 +142,14 @@ class Case:
         number: The number of pairs.
         seed: The seed of the pairs.
         edge: Half the side of the box.
+        truth: The distribution of u that truths follow, if the estimator's is another one.
     """
 
-    def __init__(self, name, dim, widen, shift, *, normalized, number, seed=0, edge=EDGE):
-        shape = SHAPES[name](dim) if name in SHAPES else mixture(dim, *name)
+    def __init__(
+        self, name, dim, widen, shift, *, normalized, number, seed=0, edge=EDGE, truth=None
+    ):
+        known = SHAPES | FLAT
+        shape = known[name](dim) if name in known else mixture(dim, *name)
         edges = torch.full((dim,), edge)
         move = shift * torch.eye(dim)[0]
         self.estimator = Known(
@@ -130,7 +162,7 @@ class Case:
             if name == "bounded":
                 self.x = -edges.expand(number, dim)
             # Of the heavy tails, a few in ten thousand reach beyond the box.
-            u = shape.sample((3 * number,))
+            u = (truth or shape).sample((3 * number,))
             u = u[(u.abs() < edge - 0.5).all(-1)] if name != "bounded" else u
             self.theta = self.x + u[:number]
             exact = shape.log_prob(shape.sample((NUM_EXACT,))).sort().values

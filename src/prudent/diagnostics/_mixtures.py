@@ -17,11 +17,10 @@ has a large weight: it draws the next fit there, and the posterior is not done b
 
 A posterior is resolved if enough points carry its weight, and so many of the last, fresh ones that
 the fit looks like the posterior, and if these alone find the same integral. Something narrower may
-hide between the points. Two things give that away. The first pairs are looked at in many more
-points, and if these find more mass, nothing is resolved. And the truth: if a single draw at its
-place would carry much of the weight, something was missed there, and that pair is not resolved.
-Where that, or anything else, leaves many pairs without an answer, none is taken as resolved. What
-is not resolved is left to :class:`~prudent.diagnostics._points.Importance`.
+hide between the points. The truth gives it away: if a single draw at its place would carry much
+of the weight, something was missed there, and that pair is not resolved. Where that, or anything
+else, leaves many pairs without an answer, none is taken as resolved. What is not resolved is left
+to :class:`~prudent.diagnostics._points.Importance`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from prudent._randomness import even_noise
 from prudent.contracts import Estimator, Posterior
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.diagnostics._grid import MUCH, NUM_FIRST, RARE
 from prudent.diagnostics._points import Points, rows_of
 from prudent.estimators._students import Students
 from prudent.estimators._support import HALF_LOG_TWO_PI, Support
@@ -52,8 +50,6 @@ NUM_STUDENTS, NARROW, NUM_FITS = 4, 0.4, 4
 FITTED, MORE_FITTED, MOST_FITTED = 45, 10, 256
 # A posterior is done if so many points carry its weight, and this share of the last ones.
 ENOUGH, GOOD_SHARE = 500, 0.3
-# Points that look for more mass in the first pairs, in each of two halves.
-NUM_MORE = 8192
 # A truth gives away what was missed if one draw there would carry this share of the weight.
 MISSED = 0.05
 # If more pairs than this are not resolved, the others may hide what is in the way there.
@@ -67,7 +63,7 @@ class Mixtures:
 
     Args:
         estimator: An estimator with a prior on a box.
-        pairs: The pairs to be measured, of which the first are looked at thoroughly.
+        dim: The number of parameters.
     """
 
     name = "importance"
@@ -75,11 +71,9 @@ class Mixtures:
     at_once = 64
     most_unresolved = MOST_UNRESOLVED
 
-    def __init__(self, estimator: Estimator, pairs: Pairs) -> None:
+    def __init__(self, estimator: Estimator, dim: int) -> None:
         self.estimator, self.prior = estimator, estimator.prior
-        self.support = Support(self.prior, pairs.dim)
-        first = pairs[:NUM_FIRST]
-        self.trusted = bool(self._hides(estimator(first.x), first).double().mean() <= RARE)
+        self.support = Support(self.prior, dim)
 
     def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
         """Weighted points; posteriors that are done sooner have fewer of them.
@@ -98,13 +92,15 @@ class Mixtures:
             number = len(part.place)
             some = self.support.inverse(part.place)
             log_share = part.log_sum + self.support.log_volume(part.place)
+            # A fit that has shrunk to a point has no density that is a number.
+            log_share = log_share.nan_to_num(torch.inf, torch.inf, torch.inf)
             theta[:number, rows], density[:number, rows] = some, part.log_prob
             log_mass[:number, rows] = part.log_prob - log_share
             prior_mass[:number, rows] = log_prior(self.prior, some) - log_share
             truth, log_volume = self.support(pairs.theta[rows].unsqueeze(0))
             log_weight = log_prob[rows] - (log_volume + part.log_mixture(truth))[0]
             missed[rows] = log_weight > part.log_weight.logsumexp(dim=0) + math.log(MISSED)
-            resolved[rows] = part.good & ~missed[rows] & self.trusted
+            resolved[rows] = part.good & ~missed[rows]
         return Points(theta, density, log_mass, prior_mass, resolved, missed)
 
     def _learned(self, posterior: Posterior, pairs: Pairs) -> list[tuple[_Weighted, Tensor]]:
@@ -135,23 +131,6 @@ class Mixtures:
         parts = self.support.inverse(place).split(max(1, CHUNK // len(rows)))
         log_prob = torch.cat([some.log_prob(part).cpu() for part in parts])
         return log_prob, log_prob - self.support.log_volume(place)
-
-    def _hides(self, posterior: Posterior, pairs: Pairs) -> Tensor:
-        """Whether many more points, half of them from the box, find more mass, (N,)."""
-        found = torch.zeros(len(pairs), dtype=torch.bool)
-        number = NUM_MORE
-        for part, rows in self._learned(posterior, pairs):
-            scan = even_noise(number, len(rows), pairs.dim).to(pairs.theta)
-            place = torch.cat((scan, part.fits[-1].sample(number, even=True)))
-            _, density = self._density(posterior, pairs.x, rows, place)
-            log_mixture = _log_normal(place).logaddexp(part.fits[-1].log_prob(place))
-            log_weight = _weight(density - log_mixture + math.log(2.0))
-            after = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
-            more = after - part.log_weight.logsumexp(dim=0) > MUCH
-            # A few points in something narrow carry all of the weight.
-            few = effective_size(log_weight.softmax(dim=0)) < ENOUGH
-            found[rows] = part.good & (more | few)
-        return found
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from prudent._randomness import even_noise
+from prudent._randomness import even_noise, seeded
 from prudent.contracts import Estimator, Posterior, Prior, Rows, SampleAndLogProb
 from prudent.coverage import alpha
 from prudent.coverage.draws import pool_scores
 from prudent.datasets import Pairs
-from prudent.estimators.importance import draws_per_round, weighted_draws
+from prudent.estimators.importance import Target, climbed, draws_per_round, weighted_draws
 from prudent.estimators.priors import log_prior
 
 NUM_DRAWS = 1024
@@ -36,6 +36,8 @@ NUM_DRAWS = 1024
 NUM_EVEN_DRAWS = {2: 256, 5: 512}
 # Draws that are scored with the truth: alpha is exactly uniform for any number of them.
 NUM_POOLED = 128
+# So many posteriors are searched for peaks that are higher than what is known by so many nats.
+NUM_SEARCHED, HIGHER = 32, 1.0
 # Densities are told apart in so many bins, down to so many nats below the highest.
 NUM_BINS, DEEPEST = 512, 40.0
 
@@ -210,32 +212,76 @@ class Importance:
     Args:
         estimator: The estimator, with the prior in whose units it learns.
         dim: The number of parameters.
+        hints: Places (M, D) of other modes, or None. What is not near one is not resolved, then.
     """
 
     name = "importance"
-    # What is in the way in so many pairs is overlooked in some of the others.
-    most_unresolved = 0.25
 
-    def __init__(self, estimator: Estimator, dim: int) -> None:
-        self.estimator, self.prior = estimator, estimator.prior
+    def __init__(self, estimator: Estimator, dim: int, hints: Tensor | None = None) -> None:
+        self.estimator, self.prior, self.hints = estimator, estimator.prior, hints
+        # What is in the way in so many pairs is overlooked in some of the others.
+        self.most_unresolved = 0.25 if hints is None else 1.0
         # Fits of few rows at a time cost more than their evaluations.
         self.at_once = draws_per_round(dim) // 4
 
     def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
-        """Draws with their weights; one of two proposals starts around the truths."""
-
-        def target(theta: Tensor, rows: Tensor) -> Tensor:
-            some = rows_of(self.estimator, posterior, pairs.x, rows)
-            value: Tensor = some.log_prob(theta.to(pairs.theta)).double().cpu()
-            return value.masked_fill(log_prior(self.prior, theta) == -torch.inf, -torch.inf)
-
-        draws = weighted_draws(target, self.prior, len(pairs), pairs.theta)
+        """Draws with their weights; one of two proposals starts around truths or other modes."""
+        target, point, number = self.target(posterior, pairs), pairs.theta, len(pairs)
+        if self.hints is not None:
+            _, own = climbed(target, self.prior, number, point.unsqueeze(0))
+            point, height = climbed(target, self.prior, number, self.hints.unsqueeze(1))
+        draws = weighted_draws(target, self.prior, number, point)
+        if self.hints is not None:
+            other = draws.resolved & (height > own + HIGHER)
+            draws = draws._replace(resolved=other, missed=torch.zeros_like(other))
         log_share = draws.log_proposal + math.log(len(draws.theta))
         log_mass = draws.log_prob - log_share
         prior_mass = log_prior(self.prior, draws.theta) - log_share
         columns = (draws.theta, draws.log_prob, log_mass, prior_mass)
         theta, density, log_mass, prior_mass = (column.to(log_prob) for column in columns)
         return Points(theta, density, log_mass, prior_mass, draws.resolved, draws.missed)
+
+    def target(self, posterior: Posterior, pairs: Pairs) -> Target:
+        """The log-densities of the posteriors of some pairs, zero outside the prior's support."""
+
+        def log_prob(theta: Tensor, rows: Tensor) -> Tensor:
+            some = rows_of(self.estimator, posterior, pairs.x, rows)
+            value: Tensor = some.log_prob(theta.to(pairs.theta)).double().cpu()
+            return value.masked_fill(log_prior(self.prior, theta) == -torch.inf, -torch.inf)
+
+        return log_prob
+
+
+class Search:
+    """A witness of points that climbs to peaks which they have not seen.
+
+    A mode in which no point fell leads to it from afar: the basin of a normal mode of width w
+    beside a broad one of width s reaches about w / s of the distance between them. And a narrow
+    mode that holds mass has a higher peak.
+
+    Attributes:
+        hints: The peaks, (M, D).
+        rows: The numbers of the pairs in whose posteriors they are, (M,).
+    """
+
+    def __init__(self, estimator: Estimator, dim: int, seed: int) -> None:
+        self.importance, self.seed = Importance(estimator, dim), seed
+        self.hints, self.rows = torch.empty(0, dim), torch.empty(0, dtype=torch.long)
+        self.num_left = NUM_SEARCHED
+
+    def __call__(self, batch: Pairs, log_prob: Tensor, points: Points) -> None:
+        """Keep the peaks of the first posteriors that are higher than all their points."""
+        some = batch[: self.num_left]
+        if len(some) == 0:
+            return
+        with seeded(self.seed, "climbs", self.num_left):
+            target = self.importance.target(self.importance.estimator(some.x), some)
+            peak, height = climbed(target, self.importance.prior, len(some))
+        seen = points.log_prob[:, : len(some)].nan_to_num(-torch.inf).amax(dim=0)
+        higher = height > seen + HIGHER
+        self.hints = torch.cat((self.hints, peak[higher].to(self.hints)))
+        self.rows = torch.cat((self.rows, some.row_numbers[higher]))
+        self.num_left -= len(some)
 
 
 def has_density(posterior: Any) -> bool:

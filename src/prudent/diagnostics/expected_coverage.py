@@ -42,13 +42,15 @@ from prudent._randomness import generator, seeded
 from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable, SlowDensity
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.diagnostics._grid import MAX_DIM, Grid
+from prudent.diagnostics._grid import MAX_DIM, MUCH, Grid
 from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import (
+    NUM_SEARCHED,
     Draws,
     Importance,
     Points,
     Samples,
+    Search,
     Strategy,
     has_density,
     moments,
@@ -57,6 +59,7 @@ from prudent.diagnostics._points import (
 )
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import InputError, unknown_name
+from prudent.estimators.importance import NUM_ERRORS
 from prudent.estimators.priors import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
@@ -158,7 +161,7 @@ class Measurement:
         """
         if float((~self.resolved)[self.valid].double().mean()) > most_unresolved:
             return replace(self, resolved=torch.zeros_like(self.resolved))
-        if int(self.missed.sum()) <= max(1, MISSED_SHARE * len(self.missed)):
+        if not _many(self.missed, len(self.missed)):
             return self
         return replace(self, resolved=self.resolved & self.missed)
 
@@ -305,16 +308,43 @@ def measure(
     with seeded(seed, "first looks"):
         ladder = choose(estimator, pairs, method, num_draws)
         first = next(ladder)
+    search = Search(estimator, pairs.dim, seed)
+    witnesses = [] if witness is None else [witness]
+    if not (estimator.normalized or isinstance(first, Draws)):
+        witnesses.append(search)
     with seeded(seed, "diagnostics"), Progress("diagnosing", len(pairs), progress, "pair") as bar:
-        found = _measured(estimator, pairs, first, seed, bar, witness)
+        found = _measured(estimator, pairs, first, seed, bar, witnesses)
         while True:
             # With the pairs that would give away what the next strategy misses, too.
             left = (found.valid & (~found.resolved | found.missed)).nonzero().squeeze(1)
             if bool(found.resolved[left].all()) or (strategy := next(ladder, None)) is None:
                 break
-            again = _measured(estimator, pairs[left], strategy, seed, None, witness)
+            again = _measured(estimator, pairs[left], strategy, seed, None, witnesses)
             found = found.replace(left[again.resolved], again.rows(again.resolved))
-    return found
+    return _with_hints(pairs, found, search, witnesses) if len(search.hints) else found
+
+
+def _with_hints(
+    pairs: Pairs, found: Measurement, search: Search, witnesses: Sequence[Witness]
+) -> Measurement:
+    """What was found, and what a search led to: in its pairs, and if that holds mass, in all.
+
+    Where many pairs have another mode unseen, only those are resolved in which it is seen now.
+    """
+    estimator, seed, doubtful = search.importance.estimator, search.seed, False
+    strategy = Importance(estimator, pairs.dim, search.hints)
+    searched = torch.isin(pairs.row_numbers, search.rows).nonzero().squeeze(1)
+    with seeded(seed, "hints"):
+        for rows in (searched, torch.arange(len(pairs))):
+            again = _measured(estimator, pairs[rows], strategy, seed, None, witnesses)
+            before = found.rows(rows)
+            error = (1 / again.effective_size + 1 / before.effective_size).sqrt()
+            more = again.log_norm - before.log_norm > MUCH + NUM_ERRORS * error
+            more &= before.resolved
+            doubtful = doubtful or _many(more, max(NUM_SEARCHED, len(rows)))
+            if not bool(more.any()):
+                break
+    return again if doubtful else found.replace(rows[more], again.rows(more))
 
 
 def _measured(
@@ -322,8 +352,8 @@ def _measured(
     pairs: Pairs,
     strategy: Strategy,
     seed: int,
-    bar: Progress | None,
-    witness: Witness | None,
+    bar: Progress | None = None,
+    witnesses: Sequence[Witness] = (),
 ) -> Measurement:
     """What points of one kind say about pairs."""
     parts: list[Measurement] = []
@@ -336,6 +366,9 @@ def _measured(
         log_norm, size = points.log_mass.logsumexp(dim=0), effective_size(weight)
         if divided == "cut":  # half a point where none is inside
             log_norm = log_norm.clamp(min=-math.log(2 * len(points.log_mass)))
+        # No mass was found: of a ratio nothing is known, then.
+        nowhere = (log_norm == -torch.inf) & (not normalized)
+        log_norm = log_norm.masked_fill(nowhere, 0.0)
         uniform = torch.rand(len(batch), generator=generator(seed, "ties", len(parts)))
         parts.append(
             Measurement(
@@ -345,17 +378,22 @@ def _measured(
                 log_prob if exact else log_prob - log_norm,
                 torch.zeros_like(log_norm) if divided == "pool" else log_norm,
                 size,
-                points.resolved & (size >= FEW_POINTS),
+                points.resolved & (size >= FEW_POINTS) & ~nowhere,
                 points.missed,
                 region_volume(points, weight, VOLUME_LEVEL),
                 *moments(points, weight),
             )
         )
-        if witness is not None:
+        for witness in witnesses:
             witness(batch, log_prob if points.score is None else points.score, points)
         if bar is not None:
             bar.advance({}, len(batch))
     return Measurement.join(parts)._distrusted(strategy.most_unresolved)
+
+
+def _many(missed: Tensor, number: int) -> bool:
+    """Whether so much was missed in a number of pairs that there must be more of it."""
+    return int(missed.sum()) > max(1, MISSED_SHARE * number)
 
 
 def _alpha(log_prob: Tensor, points: Points, uniform: Tensor, size: Tensor) -> Tensor:
@@ -417,7 +455,7 @@ def choose(
     even = estimator.normalized and isinstance(first, FromNoise)
     boxed = support_bounds(prior, dim) is not None
     if method == "auto" and boxed and not estimator.normalized and dim == MIXED:
-        yield Mixtures(estimator, pairs)
+        yield Mixtures(estimator, dim)
         yield Importance(estimator, dim)
         return
     if method == "auto":

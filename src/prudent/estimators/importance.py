@@ -51,6 +51,10 @@ MAX_HALVINGS = 30
 POWERS = (1.0, 4.0, 32.0)
 # A climb to the peak evaluates so many points in each of so many steps, ever shorter ones.
 NUM_CLIMBERS, NUM_STEPS, STEP = 64, 10, 0.6
+# Climbs to other peaks: so many of so many prior draws, for so many steps. The first step, in
+# standard deviations of the prior, and what it is multiplied by when it leads up and when not.
+NUM_CLIMBS, NUM_SCANNED, CLIMB_STEPS = 64, 640, 40
+FIRST_STEP, LONGER, SHORTER = 0.1, 1.5, 0.9
 # Widths of the start around a point, in standard deviations of the prior.
 SCALES = (1.5, 0.5, 0.15, 0.05, 0.015, 0.005, 0.0015)
 # Rounds at most. A proposal is good if this share of its draws carries the weight, and is given up
@@ -382,6 +386,47 @@ def _peak(target: Target, rows: Tensor, fit: Students) -> Tensor:
         best = torch.where((value[0] > highest).unsqueeze(-1), theta[0], best)
         highest, point = highest.maximum(value[0]), theta.mean(dim=0)
     return best
+
+
+def climbed(
+    target: Target, prior: Prior, num_rows: int, hints: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The highest points of many climbs, (N, D), and the log-density there, (N,).
+
+    A climb takes random steps that lead up, longer ones after success and shorter ones after
+    failure: so it stays in the basin of a mode that is far narrower than the basin.
+
+    Args:
+        target: The log-densities, each up to a constant.
+        prior: The prior, and the unit of lengths.
+        num_rows: The number of targets, N.
+        hints: Places (M, N or 1, D) where the climbs start. Without them they start at draws of
+            the prior, chosen by densities so flat that many are chosen.
+    """
+    start, rows = _FromPrior.of(prior, num_rows), torch.arange(num_rows)
+
+    def height(place: Tensor) -> Tensor:
+        parts = start.placed(place)[0].split(max(1, CHUNK // num_rows))
+        return torch.cat([target(part, rows) for part in parts]).nan_to_num(-torch.inf)
+
+    if hints is None:
+        place = start.sample(NUM_SCANNED)
+        log_weight = _log_weight(height(place), torch.zeros(()))
+        power = flattening(log_weight.unsqueeze(0), NUM_CLIMBS)[0]
+        share = (power * log_weight).softmax(dim=0)
+        chosen = torch.multinomial(share.T, NUM_CLIMBS, replacement=True).T
+        place = place.gather(0, chosen.unsqueeze(-1).expand(-1, -1, place.shape[-1]))
+    else:
+        place = start.inside.inv(hints.double()).expand(-1, num_rows, -1)
+    highest, step = height(place), (FIRST_STEP * start.scale).expand_as(place)
+    for _ in range(CLIMB_STEPS):
+        trial = place + step * torch.randn_like(place)
+        value = height(trial)
+        higher = (value > highest).unsqueeze(-1)
+        place, highest = torch.where(higher, trial, place), highest.maximum(value)
+        step = step * torch.where(higher, LONGER, SHORTER)
+    value, best = highest.max(dim=0)
+    return start.placed(place[best, rows])[0], value
 
 
 def _part_weights(
