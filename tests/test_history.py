@@ -34,6 +34,7 @@ def rows(effective=16.0, coverage=0.02, shortfall=0.01, best=3, epochs=5, **othe
         rows(coverage=0.0, shortfall=[0.2, 0.2, 0.01, 0.2, 0.2]),  # short in other epochs only
         rows(coverage=0.01, shortfall=0.2),  # not satisfied: the penalty is still at work
         rows(effective=None, coverage=None, shortfall=None),
+        rows(coverage=0.0, shortfall=0.12, validation_pairs=200),  # chance explains 0.09
         [{"epoch": 1, "loss": 1.0, "validation_loss": None}],
     ],
 )
@@ -53,6 +54,7 @@ def test_a_penalty_satisfied_on_training_pairs_only():
     (note,) = History(rows(coverage=3e-4, shortfall=0.123)).notes()
     assert "training pairs (0.0003) while regions fall short by 0.12 on validation pairs:" in note
     assert 'method="prudent"' in note
+    assert History(rows(coverage=3e-4, shortfall=0.123, validation_pairs=1000)).notes() == [note]
 
 
 def test_members_are_treated_apart_and_each_note_comes_once():

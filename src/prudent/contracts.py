@@ -120,12 +120,12 @@ class SlowDensity(Protocol):
 
 @runtime_checkable
 class Adjusted(Protocol):
-    """An estimator whose regions are those of another one, at other levels."""
+    """An estimator with the densities and draws of another one, and regions of its own."""
 
     inner: Any
 
-    def adjusted(self, alphas: Tensor, x: Tensor) -> Tensor:
-        """The alphas (N,) of the inner estimator, on the scale of its regions."""
+    def adjusted(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The alphas (N,) of its regions: that of a level holds theta from 1 - level on."""
 
 
 class Estimator(Protocol):

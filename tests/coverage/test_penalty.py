@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 
-from prudent.coverage import CoveragePenalty, alpha, penalty
+from prudent.coverage import CoveragePenalty, Even, Nominal, alpha, penalty
 from prudent.errors import InputError
 from prudent.problems.gaussian import exact_posterior, problem
 
@@ -356,3 +356,40 @@ def test_dtype_and_device_follow_the_input(dtype):
     log_prob, sample = torch.empty(5, device="meta"), torch.empty(3, 5, device="meta")
     result = penalty(alpha(log_prob, sample, sample), computation="direct")
     assert result.device.type == "meta"
+
+
+class Widened:
+    """The exact posterior of the Gaussian problem, and others of another width."""
+
+    def __init__(self, x, widen):
+        exact = exact_posterior(x).base_dist
+        normal = Independent(Normal(exact.loc, widen * exact.scale), 1)
+        self.log_prob, self.sample, self.rsample = normal.log_prob, normal.sample, normal.rsample
+
+
+@pytest.mark.parametrize("number", [4, 16])
+@pytest.mark.parametrize("proposal", ["prior", "even", "model", "nominal", "draws"])
+def test_the_shortfall_of_an_exact_posterior_is_near_zero(proposal, number):
+    """As many truths lie below all draws as between any two, which is no shortfall."""
+    gaussian = problem()
+    made = {
+        "prior": gaussian.prior,
+        "even": Even(gaussian.prior),
+        "nominal": Nominal(gaussian.prior),
+    }
+    penalty = CoveragePenalty(made.get(proposal, proposal), num_samples=number).eval()
+    theta, x = gaussian.draw(4000, 5)
+
+    def shortfall(widen):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            found = penalty.evaluate(Widened(x, widen), theta).figures["shortfall"]
+        state = torch.get_rng_state()
+        value = float(found.reduce(found.values))
+        assert float(found.reduce(found.values)) == value
+        assert torch.equal(torch.get_rng_state(), state)
+        return value
+
+    # Of 4,000 exact alphas chance explains 0.02; draws of the prior, worth few, add as much.
+    assert shortfall(1.0) < 0.04
+    assert shortfall(0.5) > 0.07

@@ -1,6 +1,7 @@
 """The average of members, as an estimator: by hand, on disk, in a diagnosis."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -185,3 +186,31 @@ def test_mistakes_are_named():
         )
     with pytest.raises(InputError, match="expected `embedding` as a network"):
         prudent.fit(THETA, X, BOX.prior, embedding=lambda: math.pi, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("method", "way"), [("npe", "samples"), ("nre", "importance"), ("npe", "draws")]
+)
+def test_an_out_of_fold_diagnosis_is_saved_whole(method, way, tmp_path):
+    """With the way in which it was measured, and so with the caveats of its verdict."""
+    problem = prudent.problems.get("gaussian")  # without a box there is no grid
+    options = {"method": method, "members": 2, "ensemble": "folds", **SMALL, "epochs": 1}
+    estimator = prudent.fit(*problem.draw(80, 0), problem.prior, **options)
+    if way == "draws":  # no method of ours is judged by them
+        judged = prudent.diagnose(estimator, *problem.draw(80, 0), method=way, progress=False)
+        estimator.out_of_fold = replace(judged, out_of_fold=True)
+    found = estimator.out_of_fold
+    assert found.computed_by == way
+    estimator.save(tmp_path / "model")
+    found.save(tmp_path / "diagnosis")
+    for again in (
+        prudent.load(tmp_path / "model").out_of_fold,
+        prudent.diagnostics.Diagnosis.load(tmp_path / "diagnosis"),
+    ):
+        assert str(again) == str(found)
+        assert again.verdict == found.verdict
+        assert ("by draws alone" in str(again)) == (way == "draws")
+        assert again.metrics() == found.metrics()
+        assert again.coverage.curves() == found.coverage.curves()
+        assert torch.equal(again.pairs.theta, found.pairs.theta)
+        assert again.out_of_fold

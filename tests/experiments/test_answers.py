@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -13,7 +15,9 @@ from command import prudent as command
 from command import refused
 from prudent import problems
 from prudent.diagnostics.verdict import Verdict
-from prudent.experiments.store import Run
+from prudent.errors import StoreError
+from prudent.experiments import load_runs
+from prudent.experiments.store import Run, keep_diagnosis
 
 PRIOR = 'kind = "box"\nlow = [-3, -3]\nhigh = [3, 3]\nnames = ["mass", "spin"]\n'
 TINY = ["--method", "npe", "--epochs", "3", "--batch-size", "64", "-q"]
@@ -82,6 +86,53 @@ def test_from_simulations_to_an_answer(place):
     assert all(word in page for word in ("mass", "spin", "truth", "prior", "50 %"))
 
 
+def test_the_last_diagnosis_is_shown_from_then_on(place):
+    """By all commands and in Python, with what it is about; the run itself stays as it is."""
+    pytest.importorskip("pandas")
+    shutil.copytree(place / "run", place / "again")
+    (place / "again" / "diagnosis.json").unlink(missing_ok=True)
+    before = {path.name: path.read_bytes() for path in (place / "again").iterdir()}
+
+    def shown():
+        sampled = ok(place, "sample", "again", "--observation", "x.npy", "-o", "b.npz")
+        plotted = ok(place, "plot", "again", "--observation", "x.npy", "-o", "b.svg")
+        ok(place, "report", "again", "-o", "again.html")
+        page, posterior = (place / "again.html").read_text(), prudent.load(place / "again")(X)
+        return sampled, plotted, draws(place, "b.npz")["verdict"].item(), page, posterior.verdict
+
+    assert all("100 test pairs" in text for text in shown())
+    for number in ("300", "250"):
+        told = ok(place, "diagnose", "again", "--data", "test.npz", "--num-test", number)
+        for text in shown():
+            assert f"{number} pairs of test.npz" in text
+            assert told.partition(": ")[0] in text
+            assert "100 test pairs" not in text
+    files = {path.name: path.read_bytes() for path in (place / "again").iterdir()}
+    assert json.loads(files.pop("diagnosis.json"))["metrics"]["num_pairs"] == 250
+    assert files == before
+
+
+def test_a_diagnosis_of_another_model_is_refused(place):
+    shutil.copytree(place / "run", place / "other")
+    ok(place, "diagnose", "other", "--data", "test.npz", "--num-test", "20", "-q")
+    file = place / "other" / "diagnosis.json"
+    whole = file.read_bytes()
+    run = load_runs(place / "other")[0]
+    assert run.metrics["num_pairs"] == 20
+    file.write_bytes(whole.replace(b'"num_pairs": 20', b'"num_pairs": 90'))
+    with pytest.raises(StoreError, match=r"does not match its checksum .* Delete it, or diagnose"):
+        load_runs(place / "other")
+    file.unlink()
+    file.mkdir()  # as in a directory of others, nothing can be written there
+    told = command("diagnose", "other", "--data", "test.npz", "--num-test", "20", cwd=place)
+    assert told.returncode == 0
+    assert "This verdict is not kept." in told.stderr
+    file.rmdir()
+    keep_diagnosis(replace(run, files={"model.safetensors": {"sha256": "0"}}), {})
+    with pytest.raises(StoreError, match=r"is about another model\. Delete it, or diagnose"):
+        load_runs(place / "other")
+
+
 def test_a_report_shows_the_posterior_beside_the_verdict(place):
     pytest.importorskip("pandas")
     np.save(place / "far<i>.npy", X + 1000)  # noqa: TID251
@@ -91,7 +142,7 @@ def test_a_report_shows_the_posterior_beside_the_verdict(place):
     section = page[page.index('<section id="observed"') :]
     section = section[: section.index("</section>")]
     assert "What does it say about far&lt;i&gt;.npy?" in section
-    for text in ("<svg", "the observation is unlike the simulations", "test pairs", ">95 %</th>"):
+    for text in ("<svg", "the observation is unlike the simulations", "on average", ">95 %</th>"):
         assert text in section
     assert all(f'<th scope="row" class="name">{name}</th>' in section for name in ("mass", "spin"))
     assert "prudent report run --observation FILE" in page

@@ -1,5 +1,6 @@
 """Regions that hold the truth as often as they say, whatever the posterior."""
 
+import copy
 import math
 
 import pytest
@@ -10,11 +11,13 @@ import prudent
 from prudent.diagnostics import diagnose
 from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
-from prudent.recalibration import conformalize
+from prudent.estimators.ensemble import tempered
+from prudent.recalibration import Powered, conformalize
 from prudent.recalibration.conformal import Levels, alphas_of
 
 PROBLEM = prudent.problems.get("gaussian")
 LEVELS = (0.5, 0.8, 0.9, 0.95)
+MANY = (0.01, *(round(0.05 * step, 2) for step in range(1, 20)), 0.99)
 NUM_CALIBRATION, NUM_NEW, REPETITIONS = 79, 40, 200
 
 
@@ -56,6 +59,82 @@ def test_ranks_by_hand():
     assert levels.least_alpha(0.999, x).tolist() == [-math.inf] * 3  # too few pairs: everything
     adjusted = levels.adjusted(torch.tensor([0.0, 0.1, 1.0]), x)
     assert adjusted.tolist() == pytest.approx([0.0, 0.1, 0.99], abs=0.011)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.18])
+@pytest.mark.parametrize("max_regions", [1, 3])
+def test_the_diagnosis_is_that_of_the_regions(share, max_regions):
+    """At every level, also where truths lie beyond the last draw, as a fifth of them do here."""
+    conformal = conformalize(
+        gaussian(widen=0.5), *PROBLEM.draw(2000, 101), max_regions=max_regions
+    )
+    theta, x = PROBLEM.draw(1000, 103)
+    far = torch.rand(1000, generator=torch.Generator().manual_seed(0)) < share
+    theta = theta + 5 * 0.2 * far[:, None]
+    posterior, options = conformal(x), {"levels": MANY, "progress": False}
+    result = diagnose(conformal, theta, x, **options)
+    inside = [posterior.contains(theta, level).float().mean() for level in MANY]
+    torch.testing.assert_close(result.coverage.curve, torch.stack(inside))
+    assert (result.verdict.kind == "over-confident") == bool(share)
+    assert (float(result.coverage.curve[-2]) < 0.85) == bool(share)
+
+
+def test_few_pairs_say_what_they_promise():
+    """Where one minus the level is no multiple of one in n + 1, a region holds a little more."""
+    conformal = conformalize(gaussian(), *PROBLEM.draw(49, 1))
+    theta, x = PROBLEM.draw(300, 2)
+    posterior, options = conformal(x), {"levels": MANY, "progress": False}
+    result = diagnose(conformal, theta, x, **options)
+    inside = [posterior.contains(theta, level).float().mean() for level in MANY]
+    torch.testing.assert_close(result.coverage.curve, torch.stack(inside))
+    assert float(result.coverage.curve[-1]) == 1.0  # everything, and said so
+
+
+@pytest.mark.parametrize("wrap", ["conformal", "powered", "tempered", "alike"])
+def test_a_verdict_stays_with_what_it_judged(wrap):
+    inner = FlowEstimator(PROBLEM.prior, 2, (2,), hidden=(8,)).eval()
+    diagnose(inner, *PROBLEM.draw(200, 1), progress=False)
+    before = inner.info["verdict"]
+    if wrap == "conformal":
+        other = conformalize(inner, *PROBLEM.draw(200, 2))
+    elif wrap == "powered":
+        other = Powered(inner, 2.0)
+    else:
+        other = copy.copy(inner) if wrap == "alike" else tempered(inner, 2.0)
+    if wrap != "alike":
+        assert "verdict" not in other.info
+        assert other(PROBLEM.draw(1, 3)[1]).verdict.startswith("not measured")
+    diagnose(other, *PROBLEM.draw(20, 3), progress=False)
+    assert "20 test pairs" in other.info["verdict"]
+    assert inner.info["verdict"] == before
+
+
+def test_both_verdicts_are_saved(tmp_path):
+    inner = FlowEstimator(PROBLEM.prior, 2, (2,), hidden=(8,)).eval()
+    inner.info["verdict"] = "that of the flow"
+    conformal = conformalize(inner, *PROBLEM.draw(50, 2))
+    for expected in ("not measured", "that of the regions"):
+        conformal.save(tmp_path / "model")
+        again = prudent.load(tmp_path / "model")
+        assert again(PROBLEM.draw(1, 3)[1]).verdict.startswith(expected)
+        assert again.inner.info["verdict"] == "that of the flow"
+        conformal.info["verdict"] = "that of the regions"
+
+
+@pytest.mark.parametrize("foreign", ["adapted", "powered"])
+def test_what_cannot_be_saved_says_so(foreign, tmp_path):
+    def flat(theta, x):
+        return torch.zeros(theta.shape[:-1])
+
+    model = prudent.adapt(log_prob=flat, sample=draws_of_prior, prior=PROBLEM.prior)
+    model = Powered(model, 1.5) if foreign == "powered" else model
+    with pytest.raises(InputError, match=r"saved with an estimator of prudent\.fit, not with <"):
+        conformalize(model, *PROBLEM.draw(20, 2)).save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def draws_of_prior(number, x):
+    return PROBLEM.prior.sample((number, len(x)))
 
 
 def wrong_on_one_side(x):

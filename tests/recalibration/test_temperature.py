@@ -1,5 +1,7 @@
 """A temperature makes posteriors as wide as pairs that training did not see say they should be."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from known_posteriors import box, density, gaussian
@@ -8,11 +10,12 @@ from torch.distributions import Independent, Normal
 import prudent
 from prudent.datasets import Pairs
 from prudent.diagnostics import diagnose, measure
+from prudent.diagnostics._points import Samples
 from prudent.errors import InputError
 from prudent.estimators.ensemble import tempered
 from prudent.estimators.priors import log_prior
 from prudent.problems.gaussian import NOISE, exact_posterior
-from prudent.recalibration import Powered, recalibrate
+from prudent.recalibration import Powered, conformalize, recalibrate, temperature
 from prudent.recalibration.temperature import COSTLY, fit_temperature, is_safe
 
 PROBLEM = prudent.problems.get("gaussian")
@@ -104,6 +107,66 @@ def test_safe_is_more_than_calibrated():
     assert not is_safe(uniform**1.2)
     assert not is_safe(uniform - 0.0)
     assert is_safe(uniform**0.8)
+
+
+class Doubtful:
+    """Draws of a normal of which the first of each hundred pairs are not resolved."""
+
+    most_unresolved, at_once, name = 1.0, 256, "importance"
+
+    def __init__(self, number):
+        self.number = number
+
+    def __call__(self, posterior, pairs, log_prob):
+        points = Samples(posterior.prior)(posterior, pairs, log_prob)
+        return replace(points, resolved=pairs.row_numbers % 100 >= self.number)
+
+
+class Wide:
+    """The exact posterior of the Gaussian problem, widened, whose prior is known."""
+
+    prior = PROBLEM.prior
+    normalized = False
+
+    def __init__(self, widen=1.5, x=None):
+        self.widen, self.x = widen, x
+        self.known = None if x is None else gaussian(widen=widen)(x)
+
+    def __call__(self, x):
+        return Wide(self.widen, x)
+
+    def log_prob(self, theta):
+        return self.known.log_prob(theta)
+
+    def sample(self, shape):
+        return self.known.sample(shape)
+
+
+def test_what_is_not_resolved_is_not_safe(monkeypatch):
+    """It counts as not covered, and is left to the next way first, if there is one."""
+
+    def fitted(*numbers):
+        ways = [Doubtful(number) for number in numbers]
+        monkeypatch.setattr(temperature, "choose", lambda *_, **__: iter(ways))
+        return fit_temperature([(Wide(), Pairs(*FEW))])[0]
+
+    expected = fitted(0)
+    assert expected < 1
+    with pytest.warns(UserWarning, match=r"6 of 300"):
+        assert 1.03 * expected < fitted(2) < 2
+    assert fitted(40, 0) == pytest.approx(expected, rel=0.1)
+    with pytest.warns(UserWarning, match=r"30 of 300 posteriors are not resolved and count"):
+        assert fitted(40, 10) == temperature.MOST
+    with pytest.warns(UserWarning, match=r"300 of 300"):
+        assert fitted(100) == temperature.MOST
+
+
+def test_levels_are_not_undone_in_silence():
+    conformal = conformalize(gaussian(), *PROBLEM.draw(50, 1))
+    with pytest.raises(InputError, match=r"inside \(`.inner`\), and conformalize"):
+        recalibrate(conformal, *FEW)
+    again = conformalize(recalibrate(conformal.inner, *FEW), *PROBLEM.draw(50, 1))
+    assert "verdict" not in again.info
 
 
 def test_mistakes_are_refused():

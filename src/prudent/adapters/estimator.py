@@ -300,10 +300,10 @@ class Adapted:
 
     def summary(self) -> str:
         """What the model is, what it can do, and the verdict about it, for reading."""
-        return _description.text(self, self._rows())
+        return _description.text(type(self).__name__, self._rows())
 
     def _repr_html_(self) -> str:
-        return _description.page(self, self._rows())
+        return _description.page(type(self).__name__, self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = sum(weight.numel() for weight in self.parameters())

@@ -58,6 +58,7 @@ def diagnose(
 ) -> None:
     """Measure the coverage of the stored RUN on new test pairs.
 
+    The verdict is kept: sample, plot and report show it from then on.
     The beginning of a run's name is enough where there is only one like it.
 
     \b

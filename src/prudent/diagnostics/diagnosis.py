@@ -1,6 +1,6 @@
 """Is this posterior honest? One call, one answer."""
 
-import html
+import contextlib
 import math
 import os
 import warnings
@@ -15,13 +15,12 @@ from prudent._arrays import float32
 from prudent._extras import require
 from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent._progress import Reporter
-from prudent.contracts import Estimator, Prior
+from prudent.contracts import Estimator
 from prudent.datasets.pairs import Pairs, finite
 from prudent.diagnostics.agreement import agreement
 from prudent.diagnostics.expected_coverage import (
     Coverage,
     Measurement,
-    expected_coverage,
     measure,
     metric,
 )
@@ -29,6 +28,7 @@ from prudent.diagnostics.ranks import PointRanks
 from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Curve, Verdict, band, judge
 from prudent.errors import InputError, StoreError, one_line
+from prudent.estimators._description import page, text
 from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.summaries import to_arviz
 
@@ -252,14 +252,14 @@ class Diagnosis:
         return values
 
     def tensors(self) -> dict[str, Tensor]:
-        """What :func:`from_tensors` makes the diagnosis of, but for x."""
+        """The numbers of the pairs, without x, of which :meth:`of` makes the diagnosis."""
         columns = {k: v for k, v in vars(self.measurement).items() if isinstance(v, Tensor)}
+        columns |= {"levels": self.coverage.levels, "log_prior_density": self.log_prior_density}
         return {"theta": self.pairs.theta, "index": self.pairs.row_numbers, **columns}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the diagnosis, without x, to one safetensors file; :meth:`load` reads it."""
-        settings = {
-            "format": FORMAT,
+    def settings(self) -> dict[str, Any]:
+        """The rest of what :meth:`of` needs, in plain JSON."""
+        return {
             "method": self.measurement.method,
             "normalized": self.measurement.normalized,
             "num_excluded": self.num_excluded,
@@ -270,28 +270,34 @@ class Diagnosis:
                 for name, one in self.results.items()
             ],
         }
-        apart = {"levels": self.coverage.levels, "log_prior_density": self.log_prior_density}
-        write_atomic(path, dump_tensors(settings, {**self.tensors(), **apart}))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The diagnosis that a file holds; its pairs have no x."""
+        columns = {field.name: tensors[field.name] for field in fields(Measurement)[2:]}
+        measured = Measurement(settings["method"], settings["normalized"], **columns)
+        theta, index = tensors["theta"], tensors["index"]
+        return cls(
+            measured.coverage(tensors["levels"]),
+            measured,
+            Pairs(theta, theta[:, :0], index),
+            tensors["log_prior_density"],
+            settings["num_excluded"],
+            {name: StoredResult(*one) for name, *one in settings["results"]},
+            settings["out_of_fold"],
+            settings["agreement"],
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the diagnosis, without x, to one safetensors file; :meth:`load` reads it."""
+        write_atomic(path, dump_tensors({"format": FORMAT, **self.settings()}, self.tensors()))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a diagnosis that :meth:`save` wrote; its pairs have no x."""
         settings, tensors = load_tensors(path, FORMAT, "Restore it or diagnose again.")
         try:
-            columns = {field.name: tensors[field.name] for field in fields(Measurement)[2:]}
-            measured = Measurement(settings["method"], settings["normalized"], **columns)
-            theta, index = tensors["theta"], tensors["index"]
-            alphas = measured.alpha.masked_fill(~measured.valid, torch.nan)
-            return cls(
-                expected_coverage(alphas, tensors["levels"]),
-                measured,
-                Pairs(theta, theta[:, :0], index),
-                tensors["log_prior_density"],
-                settings["num_excluded"],
-                {name: StoredResult(*one) for name, *one in settings["results"]},
-                settings["out_of_fold"],
-                settings.get("agreement", {}),
-            )
+            return cls.of(settings, tensors)
         except (KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
             reason = one_line(error).rstrip(".")
             raise StoreError(f"{path} does not hold a sound diagnosis: {reason}.") from error
@@ -371,18 +377,11 @@ class Diagnosis:
         return rows + found
 
     def __str__(self) -> str:
-        rows = [f"  {name:<24}{value}" for name, value in self._rows()]
-        return "\n".join([self._headline, *rows])
+        return text(self._headline, self._rows(), width=24)
 
     def _repr_html_(self) -> str:
         """The verdict and the numbers, for notebooks."""
-        rows = (
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in self._rows()
-        )
-        head = f"<p><strong>{html.escape(self._headline)}</strong></p>"
-        return f"{head}<table>{''.join(rows)}</table>"
+        return page(self._headline, self._rows())
 
     def __repr__(self) -> str:
         return f"<Diagnosis: {self.verdict}>"
@@ -466,7 +465,7 @@ def diagnose(
             f"the density of all {len(pairs):,} test pairs is NaN or infinite: the estimator is "
             "broken. Train it again with a lower learning rate."
         )
-    coverage = expected_coverage(measured.alpha.masked_fill(~measured.valid, torch.nan), levels)
+    coverage = measured.coverage(levels)
     results = {}
     if ranks is not None:
         evidence = Evidence(measured, ranks.judged(measured), pairs, names, seed)
@@ -474,7 +473,9 @@ def diagnose(
     alike = agreement(estimator, pairs, measured, seed)
     found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results, agreement=alike)
     if isinstance(info, dict):
-        info["verdict"] = str(found.verdict)
+        # In a record of its own, as estimators may share theirs; some take none.
+        with contextlib.suppress(AttributeError):
+            estimator.info = {**info, "verdict": str(found.verdict)}  # type: ignore[attr-defined]
     return found
 
 
@@ -496,21 +497,8 @@ def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -
     order = numbers.argsort()
     joined = Measurement.join(measured).rows(order)
     theta, x = (torch.cat([getattr(p, name) for _, p in parts])[order] for name in ("theta", "x"))
-    return _out_of_fold(joined, Pairs(theta, x, numbers[order]), parts[0][0].prior)
-
-
-def from_tensors(tensors: Mapping[str, Tensor], estimator: Any) -> Diagnosis:
-    """The out-of-fold diagnosis of an estimator from tensors that were stored; it has no x."""
-    columns = {field.name: tensors[field.name] for field in fields(Measurement)[2:]}
-    measured = Measurement("samples", estimator.normalized, **columns)
-    theta, index = tensors["theta"], tensors["index"]
-    return _out_of_fold(measured, Pairs(theta, theta[:, :0], index), estimator.prior)
-
-
-def _out_of_fold(measured: Measurement, pairs: Pairs, prior: Prior) -> Diagnosis:
-    coverage = expected_coverage(measured.alpha.masked_fill(~measured.valid, torch.nan))
-    known = log_prior(prior, pairs.theta).double()
-    return Diagnosis(coverage, measured, pairs, known, out_of_fold=True)
+    known, pairs = log_prior(parts[0][0].prior, theta).double(), Pairs(theta, x, numbers[order])
+    return Diagnosis(joined.coverage(), joined, pairs, known, out_of_fold=True)
 
 
 def _mean(values: Tensor) -> tuple[float, float]:

@@ -178,6 +178,10 @@ class Measurement:
             return ~self.alpha.isnan()
         return ~(self.alpha.isnan() | value.isnan() | (value == torch.inf))
 
+    def coverage(self, levels: Tensor | None = None) -> "Coverage":
+        """The coverage curve of all pairs, of which those that are not valid are not covered."""
+        return expected_coverage(self.alpha.masked_fill(~self.valid, torch.nan), levels)
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -304,7 +308,7 @@ def measure(
             estimator.inner, pairs, method, seed=seed, progress=progress, num_draws=num_draws,
             witness=witness,
         )  # fmt: skip
-        return replace(found, alpha=estimator.adjusted(found.alpha, pairs.x))
+        return replace(found, alpha=estimator.adjusted(pairs.theta, pairs.x))
     with seeded(seed, "first looks"):
         ladder = choose(estimator, pairs, method, num_draws)
         first = next(ladder)

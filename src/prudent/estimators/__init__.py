@@ -68,7 +68,8 @@ def load(
     except Exception as error:
         reason = one_line(error).rstrip(".")
         raise StoreError(f"{path} does not hold a sound model: {reason}. {REMEDY}") from error
-    estimator.stored = {name: value for name, value in found.items() if name not in state}
+    apart = {name: value for name, value in found.items() if name not in state}
+    estimator.stored = settings, apart
     return estimator.eval()
 
 

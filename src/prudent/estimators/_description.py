@@ -19,6 +19,12 @@ def verdict_of(estimator: Any) -> str:
     return known or NOT_MEASURED
 
 
+def unjudged(estimator: Any) -> dict[str, Any]:
+    """What is known of an estimator, for one made of it: a verdict is that of its posteriors."""
+    known = getattr(estimator, "info", {})
+    return {name: value for name, value in known.items() if name != "verdict"}
+
+
 def known(estimator: Any) -> list[tuple[str, str]]:
     """What every estimator can say, as names and values for readers."""
     names = estimator.info.get("parameter_names")
@@ -70,17 +76,16 @@ def _families(spec: Mapping[str, Any] | None) -> str:
     return _families(spec["base"]) if spec["class"] == "Independent" else str(spec["class"])
 
 
-def text(estimator: Any, described: Sequence[tuple[str, str]]) -> str:
-    """The description for a terminal."""
-    lines = [f"  {name:<14}{value}" for name, value in described]
-    return "\n".join([type(estimator).__name__, *lines])
+def text(title: str, described: Sequence[tuple[str, str]], width: int = 14) -> str:
+    """A description for a terminal."""
+    return "\n".join([title, *(f"  {name:<{width}}{value}" for name, value in described)])
 
 
-def page(estimator: Any, described: Sequence[tuple[str, str]]) -> str:
-    """The description for a notebook."""
+def page(title: str, described: Sequence[tuple[str, str]]) -> str:
+    """A description for a notebook."""
     cells = (
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
         f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
         for name, value in described
     )
-    return f"<p><strong>{type(estimator).__name__}</strong></p><table>{''.join(cells)}</table>"
+    return f"<p><strong>{html.escape(title)}</strong></p><table>{''.join(cells)}</table>"

@@ -56,19 +56,23 @@ class Saved(nn.Module):
     # The pairs that judged the estimator last, as far as observations can be compared with them.
     nearby: Nearby | None = None
     # What the file held beside the networks, of which `prudent.load` makes the rest.
-    stored: Mapping[str, Tensor] = MappingProxyType({})
+    stored: tuple[Mapping[str, Any], Mapping[str, Tensor]] = ({}, {})
 
     def describe(self) -> dict[str, Any]:
         """The networks in plain JSON, without their weights."""
         raise NotImplementedError
 
-    def to_bytes(self, more: Mapping[str, Tensor] | None = None) -> bytes:
-        """The contents of the file, with tensors of others that the estimator does not know."""
-        settings = {"format": FORMAT, **self.describe(), "info": self.info}
+    def to_bytes(
+        self,
+        others: Mapping[str, Any] = MappingProxyType({}),
+        tensors: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> bytes:
+        """The contents of the file, with what the estimator does not know of."""
+        settings = {"format": FORMAT, **self.describe(), "info": self.info, **others}
         settings["prior"] = to_spec(self.prior)
         # Without times, so that a repetition writes the same bytes.
         settings["history"] = History(self.history[-MOST_ROWS:]).to_jsonl(times=False)
-        return dump_tensors(settings, {**self.state_dict(), **self.more_tensors(), **(more or {})})
+        return dump_tensors(settings, {**self.state_dict(), **self.more_tensors(), **tensors})
 
     def more_tensors(self) -> dict[str, Tensor]:
         """What is saved beside the weights."""
@@ -87,10 +91,10 @@ class Saved(nn.Module):
 
     def summary(self) -> str:
         """What the estimator is, what it was trained on, and the verdict about it, for reading."""
-        return _description.text(self, _description.rows(self))
+        return _description.text(type(self).__name__, _description.rows(self))
 
     def _repr_html_(self) -> str:
-        return _description.page(self, _description.rows(self))
+        return _description.page(type(self).__name__, _description.rows(self))
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor ``(N, *x_shape)``."""

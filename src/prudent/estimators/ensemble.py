@@ -40,6 +40,7 @@ from prudent._settings import positive
 from prudent.contracts import Prior
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError, unknown_name
+from prudent.estimators._description import unjudged
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
 from prudent.estimators.importance import SamplingReport, chosen_draws
 from prudent.estimators.nre import RatioPosterior
@@ -92,9 +93,7 @@ def tempered(
     else:
         warmth, floor = estimator.temperature * temperature, floor or estimator.floor
         other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth, floor)
-    # A verdict is that of the posteriors that were measured.
-    other.info = {name: value for name, value in estimator.info.items() if name != "verdict"}
-    other.history = estimator.history
+    other.info, other.history = unjudged(estimator), estimator.history
     other.novelty = estimator.novelty
     return other.train(estimator.training)
 
@@ -432,9 +431,12 @@ class Ensemble(Saved):
         return kind(self, [part.unnormalized() for part in parts] if self.normalized else parts)
 
     def describe(self) -> dict[str, Any]:
-        """The networks of the members in plain JSON, without their weights."""
+        """The networks of the members in plain JSON, without their weights, and how they fare."""
         members = [member.describe() for member in self]
-        own = {"pool": self.pool, "temperature": self.temperature, "floor": self.floor}
+        names = ("pool", "temperature", "floor")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if self.out_of_fold is not None:
+            own["out_of_fold"] = self.out_of_fold.settings()
         return {"kind": self.kind, **own, "members": members}
 
     def more_tensors(self) -> dict[str, Tensor]:

@@ -77,10 +77,10 @@ def answer(
     """
     verdict = store.finished(path).verdict if path.is_dir() else None
     found = read_array(observation, "x", x)
-    estimator = load(path)
-    inner: Any = estimator.inner if isinstance(estimator, Conformal) else estimator
-    if verdict is None and getattr(inner, "out_of_fold", None) is not None:
-        verdict = inner.out_of_fold.verdict
+    estimator: Any = load(path)
+    inner = estimator.inner if isinstance(estimator, Conformal) else estimator
+    if verdict is None and getattr(estimator, "out_of_fold", None) is not None:
+        verdict = estimator.out_of_fold.verdict
     chosen = torch.from_numpy(_one(found, inner.x_shape, row, observation)).float()
     name = Path(observation).name + ("" if row is None else f", row {row}")
     return Answer(estimator(chosen), verdict, chosen, name)
@@ -142,10 +142,7 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
         writer.writerows(np.column_stack([theta.numpy(), log_prob]).tolist())
         data = text.getvalue().encode()
     else:
-        facts = {
-            "notes": " ".join(found.warnings()),
-            "verdict": str(found.verdict or NOT_MEASURED),
-        }
+        facts = {"notes": " ".join(found.warnings()), "verdict": verdict}
         exported = to_arviz("posterior", theta, posterior.names, facts)
         with tempfile.TemporaryDirectory() as place:
             exported.to_netcdf(str(Path(place, "draws.nc")))

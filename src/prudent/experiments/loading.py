@@ -7,14 +7,12 @@ from torch import nn
 
 from prudent import estimators
 from prudent.contracts import Prior
-from prudent.diagnostics.diagnosis import from_tensors
+from prudent.diagnostics.diagnosis import Diagnosis
 from prudent.errors import StoreError, one_line
 from prudent.estimators import REMEDY, Ensemble, NeuralEstimator
 from prudent.estimators.ensemble import OUT_OF_FOLD
-from prudent.experiments.store import locate
+from prudent.experiments.store import DIAGNOSED, MODEL, finished, locate
 from prudent.recalibration.conformal import PREFIX, Conformal, Levels
-
-MODEL = "model.safetensors"
 
 
 def load(
@@ -40,14 +38,21 @@ def load(
         place = place if (place / MODEL).is_file() else locate(place)
         place = place / MODEL
     estimator = estimators.load(place, prior=prior, embedding=embedding)
+    if place != Path(path) and (place.parent / DIAGNOSED).is_file():
+        estimator.info["verdict"] = str(finished(place.parent).verdict)
+    settings, tensors = estimator.stored
     diagnosis, levels = (
-        {k.removeprefix(prefix): v for k, v in estimator.stored.items() if k.startswith(prefix)}
+        {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
         for prefix in (OUT_OF_FOLD, PREFIX)
     )
     try:
         if isinstance(estimator, Ensemble) and diagnosis:
-            estimator.out_of_fold = from_tensors(diagnosis, estimator)
-        return Conformal(estimator, Levels.of(levels)) if levels else estimator
-    except (KeyError, RuntimeError, IndexError, TypeError) as error:
+            estimator.out_of_fold = Diagnosis.of(settings["out_of_fold"], diagnosis)
+        if not levels:
+            return estimator
+        conformal = Conformal(estimator, Levels.of(levels))
+        conformal.info = {**settings["conformal"]}
+        return conformal
+    except (KeyError, RuntimeError, IndexError, TypeError, AttributeError) as error:
         reason = one_line(error).rstrip(".")
         raise StoreError(f"{place} does not hold a sound model: {reason}. {REMEDY}") from error

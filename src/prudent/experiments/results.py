@@ -8,7 +8,8 @@ table        columns
 ===========  ====================================================================================
 ``runs``     one row per run: ``state`` (``done failed running interrupted left``), the config
              (``num_test threads device thorough`` and :class:`prudent.training.Options`, by name),
-             the metrics (:class:`prudent.diagnostics.Diagnosis`, by name),
+             the metrics (:class:`prudent.diagnostics.Diagnosis`, by name), of the last
+             ``prudent diagnose`` where there was one, with its ``pairs`` in words,
              ``num_simulations_excluded``, ``simulate_seconds train_seconds diagnose_seconds``,
              ``prudent_version torch_version python_version``, ``error`` (why it failed, or how
              far it is) and ``path``

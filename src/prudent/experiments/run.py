@@ -1,6 +1,7 @@
 """One config, one result: the only place that chains simulation, training and diagnosis."""
 
 import itertools
+import logging
 import os
 import platform
 import shutil
@@ -19,7 +20,7 @@ from prudent.contracts import Estimator
 from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
-from prudent.errors import InputError
+from prudent.errors import InputError, StoreError, shortened
 from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, pairs_to_test, refuse_overlap, simulated
@@ -35,6 +36,10 @@ from prudent.version import __version__
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.
 NUM_DRAWS = 1000
 NUM_CANDIDATES, CHUNK = 1_000_000, 100_000
+# A metric of the simulations, not of a diagnosis.
+EXCLUDED = "num_simulations_excluded"
+
+logger = logging.getLogger("prudent")
 
 
 def run_one(
@@ -139,7 +144,7 @@ def _train_and_diagnose(
     }
     if config.thorough:
         files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
-    excluded = {"num_simulations_excluded": estimator.info["num_invalid"]}
+    excluded = {EXCLUDED: estimator.info["num_invalid"]}
     timing = _timing(times, estimator.history)
     store.publish(path, files, {**result.metrics(), **excluded}, timing)
 
@@ -197,7 +202,8 @@ def diagnose_run(
 
     By default these are 2,000 simulated ones, or all of ``data``, where ``theta`` and ``x`` are
     names; pairs that the run was trained on are refused. A problem of one's own must be named,
-    because results never import code.
+    because results never import code. What was measured is kept beside the files of the run, and
+    shown from then on in place of what was measured at its end.
     """
     stored = store.finished(path)
     path = stored.path
@@ -215,7 +221,17 @@ def diagnose_run(
         refuse_overlap(record, pairs.theta, pairs.x, data)
     options: Any = {"names": names, "thorough": thorough, "seed": seed, "progress": progress}
     with threads(stored.config.threads):
-        return diagnose(estimator, pairs.theta, pairs.x, **options)
+        found = diagnose(estimator, pairs.theta, pairs.x, **options)
+    about = (
+        f"test pairs of seed {seed}" if data is None else f"pairs of {shortened(Path(data).name)}"
+    )
+    own = {name: value for name, value in stored.metrics.items() if name == EXCLUDED}
+    metrics = {**own, **found.metrics(), "pairs": about}
+    try:
+        store.keep_diagnosis(stored, {"metrics": metrics, "coverage": found.coverage.curves()})
+    except StoreError as error:  # of a directory that only others can write
+        logger.warning("%s This verdict is not kept.", error)
+    return found
 
 
 def _simulator(stored: Run, problem: str | None) -> Problem:

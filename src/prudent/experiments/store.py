@@ -16,7 +16,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 ERROR = "error.txt"
 TIMING = "timing.json"
+MODEL = "model.safetensors"
+# What `prudent diagnose` measured last; it is no part of the run, and has a checksum of its own.
+DIAGNOSED = "diagnosis.json"
 # What an unfinished run has in ``.work``, beside its lock or claim.
 PARTS = ("", ".checkpoint")
 MOST_LISTED = 8
@@ -55,6 +58,7 @@ class Run:
 
     The ``metrics`` are scalars, ``coverage`` the ``levels``, ``curve``, ``lower`` and ``upper`` of
     the coverage curve, ``timing`` seconds and versions, ``files`` the size and SHA-256 of each.
+    Among the metrics, ``pairs`` says which ones they are about, if not those of the run.
     """
 
     path: Path
@@ -116,9 +120,9 @@ def find(path: Path, config: RunConfig) -> Run | None:
 
 
 def finished(path: Path) -> Run:
-    """The finished run that :func:`locate` finds at a path, with a sound model."""
-    run = read(locate(path))
-    run.file("model.safetensors")  # the one of this run, not another's
+    """The finished run that :func:`locate` finds at a path, with a sound model; as of now."""
+    run = latest(read(locate(path)))
+    run.file(MODEL)  # the one of this run, not another's
     return run
 
 
@@ -263,17 +267,35 @@ def read(path: Path) -> Run:
     return Run(path, RunConfig.from_settings(config), metrics, coverage, timing, listing)
 
 
+def keep_diagnosis(run: Run, found: Mapping[str, Any]) -> None:
+    """Keep ``metrics`` and ``coverage`` on other pairs, without a change to the files of a run."""
+    model = run.files.get(MODEL, {}).get("sha256")
+    write_atomic(run.path / DIAGNOSED, dump_json({**found, "model": model}))
+
+
+def latest(run: Run) -> Run:
+    """The run with what was measured last in place of its own metrics and coverage."""
+    path = run.path / DIAGNOSED
+    if not path.is_file():
+        return run
+    remedy = f"Delete it, or diagnose {run.path} again."
+    found = load_json(path, remedy)
+    if found.get("model") != run.files.get(MODEL, {}).get("sha256"):
+        raise StoreError(f"{path} is about another model. {remedy}")
+    return replace(run, metrics=found["metrics"], coverage=found["coverage"])
+
+
 def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
     """All finished runs below a directory, or the one that it is, in a stable order."""
     root = Path(directory)
     if not root.is_dir():
         raise InputError(f"no directory {root}. Make runs with: prudent demo")
     if (root / "metrics.json").is_file():
-        return [read(root)]
+        return [latest(read(root))]
     found = sorted(p.parent for p in root.glob("*/metrics.json"))
     if not found:
         raise InputError(f"no finished runs in {root}. Make some with: prudent demo -o {root}")
-    return sorted(map(read, found), key=_order)
+    return sorted((latest(read(path)) for path in found), key=_order)
 
 
 def _order(run: Run) -> tuple[Any, ...]:
@@ -325,7 +347,7 @@ def _state(
 def _verified(path: Path) -> tuple[str, str]:
     try:
         run = read(path)
-        for name in run.files:
+        for name in latest(run).files:
             run.file(name)
     except StoreError as error:
         return "failed", str(error)

@@ -13,7 +13,7 @@ the truth with probability :math:`1 - k / (n + 1)`: at least :math:`\ell`, and l
 alphas, one for each region of x, on average inside each of these.
 
 Alpha is estimated with draws, in the same way for old and new pairs, so that the promise is exact
-whatever the number of draws.
+whatever the number of draws. A diagnosis takes the alphas that regions are made with.
 """
 
 import html
@@ -32,9 +32,10 @@ from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
 from prudent.datasets.pairs import finite
-from prudent.diagnostics._points import has_density
+from prudent.diagnostics._points import has_density, rows_of
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
+from prudent.estimators._description import unjudged
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import check_prior, dtype_for
 from prudent.estimators.summaries import Summaries, alphas
@@ -43,6 +44,8 @@ from prudent.estimators.summaries import Summaries, alphas
 NUM_DRAWS, CHUNK = 512, 256
 # The names of the tensors of conformal levels in a file begin with this.
 PREFIX = "conformal."
+# The way to the next alpha, but for what levels are told apart by.
+NEXT = 1 - 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +76,16 @@ class Levels:
             # To nine digits, so that a tenth of 100 is not taken for less.
             rank = math.floor(round((len(own) + 1) * (1 - level), 9))
             cuts.append(float(own[rank - 1]) if rank > 0 else -torch.inf)
-        return torch.tensor(cuts)[self.place(x)]
+        return torch.tensor(cuts, dtype=self.alphas[0].dtype)[self.place(x)]
 
     def adjusted(self, alphas: Tensor, x: Tensor) -> Tensor:
-        """The alphas (N,) on the scale on which regions hold what they promise."""
-        found, place = torch.empty_like(alphas), self.place(x)
+        """The alphas (N,) as shares: the region of a level holds those of one minus it or more."""
+        found, place = torch.empty_like(alphas, dtype=torch.float64), self.place(x)
         for index, own in enumerate(self.alphas):
             mine = place == index
             rank = torch.searchsorted(own.to(alphas), alphas[mine].contiguous(), right=True)
-            found[mine] = (rank / (len(own) + 1)).to(found)
+            # Levels round down, so that a region holds its theta until the next alpha is due.
+            found[mine] = (rank.double() + NEXT) / (len(own) + 1)
         return found.masked_fill(alphas.isnan(), torch.nan)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -126,8 +130,13 @@ class ConformalPosterior(Summaries):
     def _cloud(self) -> tuple[Tensor, Tensor]:
         # Made as for the pairs that made the levels, and anew for other observations: with the
         # same noise everywhere, its chance would be in all regions.
-        with seeded(0, "region", sha256(self.x.detach().cpu().numpy().tobytes())):
-            return cloud(self.inner, len(self), check_prior(self.estimator.prior))
+        parts = []
+        for index in torch.arange(len(self)).split(CHUNK):
+            some, x = rows_of(self.estimator.inner, self.inner, self.x, index), self.x[index]
+            with seeded(0, "region", sha256(x.detach().cpu().numpy().tobytes())):
+                parts.append(cloud(some, len(x), check_prior(self.estimator.prior)))
+        density, log_weight = (torch.cat(own, dim=1) for own in zip(*parts, strict=True))
+        return density, log_weight
 
     def _least_alpha(self, level: float) -> Tensor:
         least: Tensor = self.estimator.levels.least_alpha(level, self.x)
@@ -149,7 +158,7 @@ class Conformal:
     def __init__(self, inner: Any, levels: Levels) -> None:
         self.inner, self.levels = inner, levels
         self.prior, self.normalized = inner.prior, inner.normalized
-        self.info: dict[str, Any] = getattr(inner, "info", {})
+        self.info = unjudged(inner)
 
     def __call__(self, x: Any) -> ConformalPosterior:
         """The posteriors given ``x``."""
@@ -163,14 +172,25 @@ class Conformal:
         """The type of theta."""
         return dtype_for(self.inner)
 
-    def adjusted(self, alphas: Tensor, x: Tensor) -> Tensor:
-        """The alphas (N,) on the scale of its regions, by which it is diagnosed."""
-        return self.levels.adjusted(alphas, x)
+    @torch.no_grad()
+    def adjusted(self, theta: Tensor, x: Tensor) -> Tensor:
+        """The alphas (N,) that its regions are made by, as shares."""
+        found = []
+        for own, some in zip(theta.split(CHUNK), x.split(CHUNK), strict=True):
+            posterior = self(some)
+            value = alphas(posterior.log_prob(own), *posterior._cloud)
+            found.append(self.levels.adjusted(value.cpu(), some))
+        return torch.cat(found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write estimator and levels to one file; :func:`prudent.load` reads it."""
+        if not hasattr(self.inner, "to_bytes"):
+            raise InputError(
+                f"levels are saved with an estimator of prudent.fit, not with {self.inner}; save "
+                "that model by its own means, load it and call conformalize with the same pairs."
+            )
         found = {PREFIX + name: value for name, value in self.levels.tensors().items()}
-        write_atomic(path, self.inner.to_bytes(found))
+        write_atomic(path, self.inner.to_bytes({"conformal": self.info}, found))
 
     def summary(self) -> str:
         """The levels and, where it can tell, the estimator inside."""

@@ -25,6 +25,7 @@ another with other weights. So every pair is evaluated once.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,15 +36,23 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.contracts import Estimator, Normalizable
+from prudent.contracts import Adjusted, Estimator, Normalizable
+from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.datasets.pairs import finite
 from prudent.diagnostics._mixtures import Mixtures
-from prudent.diagnostics._points import Points, randomized_alpha
-from prudent.diagnostics.expected_coverage import LEVELS, choose, expected_coverage, points_of
+from prudent.diagnostics._points import Points, Samples, Strategy, randomized_alpha
+from prudent.diagnostics.expected_coverage import (
+    FEW_POINTS,
+    LEVELS,
+    choose,
+    expected_coverage,
+    points_of,
+)
 from prudent.diagnostics.verdict import band
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator, ensemble
+from prudent.estimators._description import unjudged
 from prudent.estimators.ensemble import floored
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.priors import dtype_for, log_prior
@@ -65,12 +74,16 @@ NUM_ERRORS = 2.0
 
 
 def excess(alpha: Tensor) -> float:
-    """The average of coverage minus level over all levels, of alphas (N,)."""
-    return float(alpha.double().mean()) - 0.5
+    """The average of coverage minus level over all levels, of alphas (N,) that are not NaN."""
+    return float(alpha.double().nanmean()) - 0.5
 
 
 def is_safe(alpha: Tensor) -> bool:
-    """Whether posteriors with these alphas are not over-confident by more than chance."""
+    """Whether posteriors with these alphas are not over-confident by more than chance.
+
+    One that is NaN counts as not covered.
+    """
+    alpha = alpha.nan_to_num(0.0)
     error = float(alpha.double().std()) / len(alpha) ** 0.5
     if excess(alpha) < NUM_ERRORS * error:
         return False
@@ -103,6 +116,11 @@ def recalibrate(
     >>> recalibrate(estimator, *problem.draw(200, 1), target="calibrated").temperature < 1
     True
     """
+    if isinstance(estimator, Adjusted):
+        raise InputError(
+            "a temperature would undo the levels of these regions; recalibrate the estimator "
+            "inside (`.inner`), and conformalize what comes of it with other pairs."
+        )
     pairs, _ = finite(theta, x, dtype_for(estimator))
     return tempered(estimator, *fit_temperature([(estimator, pairs)], target=target, seed=seed))
 
@@ -154,8 +172,15 @@ def fit_temperature(
             return likely
         return _least(lambda value: is_safe(alpha(value, floor)), likely, MOST)
 
-    if not bool(alpha(1.0).isfinite().all()):
+    lost, number = sum(judge.num_unresolved for judge in judges), len(alpha(1.0))
+    if int(alpha(1.0).isnan().sum()) > lost:
         raise InputError("the densities of some of these pairs are NaN: the estimator is broken.")
+    if lost > (1 - LEVELS[-1]) * number:
+        warnings.warn(
+            f"{lost:,} of {number:,} posteriors are not resolved and count as not covered, for "
+            "which others are made wider; use an estimator that draws by itself, such as npe.",
+            stacklevel=3,
+        )
     with seeded(seed, "recalibration"):
         if target == "calibrated":
             return _least(lambda value: excess(alpha(value)) >= 0, LEAST, MOST), 0.0
@@ -192,6 +217,9 @@ def _most_likely(log_prob: Callable[[float], float]) -> float:
 class _Judge:
     """What temperatures make of the posteriors of some pairs.
 
+    Pairs that one way does not resolve are left to the next, as in a diagnosis. Of those that are
+    left at the end, whose number is ``num_unresolved``, everything is NaN.
+
     Args:
         estimator: An estimator.
         pairs: The pairs that judge it.
@@ -199,9 +227,12 @@ class _Judge:
     """
 
     def __init__(self, estimator: Any, pairs: Pairs, seed: int) -> None:
-        self.parts, self.seed, self.start = [], seed, 1.0
+        self.parts: list[tuple[Tensor, Points, Tensor, Tensor]] = []
+        self.resolved: list[Tensor] = []
+        self.seed, self.start = seed, 1.0
         with torch.no_grad(), seeded(seed, "points"):
-            strategy = next(choose(estimator, pairs, num_draws=NUM_DRAWS))
+            ladder = choose(estimator, pairs, num_draws=NUM_DRAWS)
+            strategy = next(ladder)
             if strategy.name == "draws":
                 raise InputError(
                     "a temperature needs the density of every draw, and this posterior has none, "
@@ -210,11 +241,31 @@ class _Judge:
             if estimator.normalized or isinstance(strategy, Mixtures):
                 # Points of wider posteriors serve narrower ones as well, not the other way round.
                 estimator, self.start = tempered(estimator, START), START
-                strategy = next(choose(estimator, pairs, num_draws=NUM_DRAWS))
-            for batch, log_prob, points in points_of(estimator, pairs, strategy):
-                known = log_prior(estimator.prior, batch.theta).to(log_prob)
-                log_ratio = points.log_mass - points.log_prior_mass
-                self.parts.append((log_prob, points, log_prob - known, log_ratio))
+                ladder = choose(estimator, pairs, num_draws=NUM_DRAWS)
+                strategy = next(ladder)
+            left = self._look(estimator, pairs, strategy)
+            while len(left) and (further := next(ladder, None)) is not None:
+                left = self._look(estimator, left, further)
+        self.num_unresolved = len(left)
+
+    def _look(self, estimator: Any, pairs: Pairs, strategy: Strategy) -> Pairs:
+        """Keep what points of one kind say about pairs; return those that they do not resolve."""
+        first = len(self.parts)
+        for batch, log_prob, points in points_of(estimator, pairs, strategy):
+            known = log_prior(estimator.prior, batch.theta).to(log_prob)
+            log_ratio = points.log_mass - points.log_prior_mass
+            self.parts.append((log_prob, points, log_prob - known, log_ratio))
+            # Of flows few draws are made on purpose.
+            least = 0 if isinstance(strategy, Samples) else FEW_POINTS
+            enough = points.resolved & ~(effective_size(points.weight) < least)
+            self.resolved.append(enough | log_prob.isnan())
+        return pairs[~torch.cat(self.resolved[first:])]
+
+    def _known(self, values: Sequence[Tensor]) -> Tensor:
+        """The values of each part as those of all pairs, (N,)."""
+        pairs = zip(values, self.resolved, strict=True)
+        known = [value[resolved] for value, resolved in pairs]
+        return torch.cat((*known, known[0].new_full((self.num_unresolved,), torch.nan)))
 
     def _at(self, temperature: float, floor: float) -> Iterator[tuple[Tensor, Points]]:
         """The log-density of the truths at a temperature, and points of their posteriors."""
@@ -237,12 +288,12 @@ class _Judge:
         for log_prob, points in self._at(temperature, floor):
             uniform = torch.rand(len(log_prob), generator=generator(self.seed, len(found)))
             found.append(randomized_alpha(log_prob, points, uniform))
-        return torch.cat(found)
+        return self._known(found)
 
     def log_prob(self, temperature: float, floor: float = 0.0) -> Tensor:
         """The normalized log-density of each truth, (N,)."""
         parts = self._at(temperature, floor)
-        return torch.cat([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
+        return self._known([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
 
 
 class PoweredPosterior(Summaries):
@@ -269,7 +320,8 @@ class PoweredPosterior(Summaries):
         return value.masked_fill(known == -torch.inf, 0.0)
 
     def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
-        return weighted(self, self.estimator.prior, shape, method)
+        like = torch.empty(0, dtype=dtype_for(self.estimator.inner))
+        return weighted(self, self.estimator.prior, shape, method, like)
 
     def rows(self, index: Tensor | slice) -> "PoweredPosterior":
         """The posteriors of some observations."""
@@ -288,9 +340,7 @@ class Powered:
 
     def __init__(self, inner: Estimator, temperature: float) -> None:
         self.inner, self.prior, self.temperature = inner, inner.prior, temperature
-        # A verdict is that of the posteriors that were measured.
-        known: dict[str, Any] = getattr(inner, "info", {})
-        self.info = {name: value for name, value in known.items() if name != "verdict"}
+        self.info = unjudged(inner)
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor, a single one with a row of its own if the inner knows how."""

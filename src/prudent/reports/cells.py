@@ -305,6 +305,8 @@ def _judge(
         "disagreement": next(filter(None, (row.get("disagreement") for row in rows)), None),
         **_findings(rows),
     }
+    if len(names := {row.get("pairs") for row in rows}) == 1 and any(names):
+        metrics["pairs"] = names.pop()
     num_pairs = sum(int(row["num_pairs"]) for row in rows)
     verdict = judge(**curve, num_pairs=num_pairs, metrics=metrics)
     bad = beyond_chance(chances, len(rows)) if len(rows) > 1 else 0

@@ -86,6 +86,7 @@ def _one_epoch(
     with seeded(derive(seed, "validation")):
         held_out = _validate(state, validation)
     row |= {f"validation_{name}": value for name, value in held_out.items()}
+    row["validation_pairs"] = len(validation)
     row["selected"] = state.end_epoch(held_out["loss"])
     row["seconds"] = time.perf_counter() - start
     return row
