@@ -8,7 +8,7 @@ from torch.distributions import Beta, Distribution, Independent, Normal, Uniform
 
 from prudent import diagnose, fit, load, problems
 from prudent.coverage import CoveragePenalty
-from prudent.datasets import Pairs, read
+from prudent.datasets import Pairs, provenance, read
 from prudent.diagnostics import c2st, kl, local_coverage, mmd, posterior_ranks, predictive_check
 from prudent.errors import DataError, InputError, PrudentError
 from prudent.estimators.families import Product
@@ -16,6 +16,10 @@ from prudent.estimators.priors import log_prior
 from prudent.experiments.prior_files import from_table
 from prudent.training import methods
 
+# Whole numbers, of which theta are made here, are no draws of the prior.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:theta does not follow the prior", "ignore:.*pairs repeat others"
+)
 GAUSSIAN = problems.get("gaussian")
 SMALL = {"hidden": [16], "epochs": 1, "batch_size": 64, "progress": False}
 # Whole numbers are the same in every type.
@@ -43,6 +47,12 @@ def frame(values):
 
 def weights(estimator):
     return torch.cat([value.flatten() for value in estimator.state_dict().values()])
+
+
+@pytest.fixture(autouse=True)
+def _any_pairs(monkeypatch):
+    """Here the pairs of a training are diagnosed as well."""
+    monkeypatch.setattr(provenance, "refuse_seen", lambda *args: None)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +146,8 @@ def test_the_calls_that_failed(estimators):
     assert estimators["npe"](x).sample(100).shape == (100, 1, 2)
     assert estimators["npe"](x).sample_and_log_prob(5)[1].shape == (5, 1)
     columns = pandas.DataFrame({"a": THETA[:, 0], "b": THETA[:, 1]}, index=range(7, 263))
-    assert fit(columns, columns, GAUSSIAN.prior, method="npe", **SMALL).dim == 2
+    x = columns + np.arange(256)[:, None]
+    assert fit(columns, x, GAUSSIAN.prior, method="npe", **SMALL).dim == 2
 
 
 class Thing:

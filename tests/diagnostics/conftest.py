@@ -3,7 +3,14 @@
 import pytest
 import torch
 
+from prudent.datasets import provenance
 from prudent.diagnostics import _points
+
+
+@pytest.fixture
+def any_theta(monkeypatch):
+    """Pairs made for their posterior, whose theta need not follow the prior."""
+    monkeypatch.setattr(provenance, "strays", lambda *args: "")
 
 
 @pytest.fixture

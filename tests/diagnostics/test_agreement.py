@@ -12,6 +12,7 @@ from prudent.diagnostics.expected_coverage import measure
 from prudent.diagnostics.verdict import judge
 from prudent.reports import cells
 
+pytestmark = pytest.mark.usefixtures("any_theta")
 NUM_PAIRS = 1000
 
 
@@ -195,13 +196,13 @@ def test_a_density_that_leaks_agrees_with_draws_that_do():
 
 def test_own_estimators_agree():
     problem = prudent.problems.get("slcp")
-    data, pairs = problem.draw(256, 0), problem.draw(100, 1)
+    data, pairs, new = problem.draw(256, 0), problem.draw(100, 1), problem.draw(256, 2)
     options = {"epochs": 2, "progress": False}
     flow = prudent.fit(*data, problem.prior, method="npe", **options)
     paper = prudent.fit(*data, problem.prior, method="npe", networks="paper", **options)
     wide = prudent.estimators.ensemble.tempered(flow, 1.5)
     pairs = Pairs(*pairs)
-    for estimator in (flow, paper, wide, prudent.recalibration.conformalize(flow, *data)):
+    for estimator in (flow, paper, wide, prudent.recalibration.conformalize(flow, *new)):
         result = prudent.diagnose(estimator, pairs.theta, pairs.x, progress=False)
         assert result.draws_p_value > 1e-3
         assert result.agreement["disagreement"] is None

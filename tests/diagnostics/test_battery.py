@@ -18,6 +18,8 @@ from prudent.diagnostics._bands import LOW
 from prudent.diagnostics.expected_coverage import MISSED_SHARE
 from prudent.diagnostics.verdict import ERROR_RATE, MOST_MISSED, Curve, judge
 
+pytestmark = pytest.mark.usefixtures("any_theta")
+
 CHANGES = {"exact": (1.0, 0.0), "narrow": (0.8, 0.0), "wide": (1.25, 0.0), "moved": (1.0, 0.3)}
 ROUND = ("correlated", "two modes", "spike", "bounded", "heavy-tailed")
 # Method, number of pairs, shapes, dimensions.

@@ -16,6 +16,8 @@ from prudent.diagnostics.verdict import Verdict, band
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
 
+pytestmark = pytest.mark.usefixtures("any_theta")
+
 
 def diagnose(estimator, pairs, **options):
     return prudent.diagnose(estimator, *pairs, progress=False, **options)
@@ -164,7 +166,7 @@ def test_observations_that_are_no_numbers_are_counted_and_left_out(value):
 def test_parameters_outside_the_prior_are_refused():
     theta, x = boxed_pairs(20)
     theta[3] = 9.0
-    with pytest.raises(InputError, match="1 of 20 rows of `theta` lie outside the prior"):
+    with pytest.raises(InputError, match="1 of 20 rows of `theta` have no density"):
         diagnose(boxed(), (theta, x))
 
 

@@ -28,6 +28,8 @@ from prudent.diagnostics.expected_coverage import choose
 from prudent.errors import InputError
 from prudent.problems.gaussian import NOISE
 
+pytestmark = pytest.mark.usefixtures("any_theta")
+
 LEVELS = torch.arange(1, 100) / 100
 # How far the distribution function of 1,000 uniform values strays, with 95 % (Massart).
 BAND = math.sqrt(math.log(2 / 0.05) / 2000)
@@ -135,9 +137,8 @@ def test_a_density_of_zero_is_known_where_nothing_is_resolved():
         return -theta.square().sum(-1).masked_fill(theta[..., 0] < 0, torch.inf)
 
     theta, estimator = torch.full((5, 2), -1.0), density(cut, box(2))
-    result = prudent.diagnose(
-        estimator, theta, torch.zeros(5, 1), method="importance", progress=False
-    )
+    x = torch.arange(5.0)[:, None]
+    result = prudent.diagnose(estimator, theta, x, method="importance", progress=False)
     assert result.num_unresolved == result.num_zero_density == 5
     assert result.log_posterior == -math.inf
 

@@ -128,6 +128,7 @@ class Sampled(Estimator):
         return Posterior()
 
 
+@pytest.mark.usefixtures("any_theta")
 @pytest.mark.parametrize("normalized", [True, False], ids=["flow", "ratio"])
 def test_ranks_take_no_evaluations_beside_those_of_coverage(pairs, normalized):
     theta, x = (part[:200] for part in pairs)
@@ -141,6 +142,7 @@ def test_ranks_take_no_evaluations_beside_those_of_coverage(pairs, normalized):
     assert torch.equal(*alphas)
 
 
+@pytest.mark.usefixtures("any_theta")
 @pytest.mark.parametrize("normalized", [True, False], ids=["flow", "ratio"])
 def test_shared_ranks_are_those_of_draws_of_their_own(pairs, normalized):
     """Compared with the exact distribution function of each parameter at the truths."""

@@ -7,16 +7,18 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import prudent
 from command import prudent as command
 from faults import exit_code, in_child, tree_digest
 from prudent import problems
+from prudent.cli.entry import cli
 from prudent.datasets import Store
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
-from prudent.experiments._inputs import Inputs, refuse_overlap, simulated
+from prudent.experiments._inputs import simulated
 from prudent.experiments._runner import attempt
 from prudent.experiments.run import run_one
 from prudent.training import Options
@@ -68,7 +70,7 @@ def test_a_store_and_its_problem_give_the_same_run(place):
 def test_test_pairs_come_from_a_file_unless_they_were_trained_on(place):
     assert "200 test pairs" in ok(place, "diagnose", "run", "--data", "test.zarr", "-q")
     told = refused(place, "diagnose", "run", "--data", "sims.zarr", "-q")
-    assert "600 of 600 test pairs in sims.zarr are among the training pairs" in told
+    assert "600 of 600 test pairs are among the training pairs" in told
     # One of the old rows among new ones is enough.
     theta, x, _ = Store.open(place / "test.zarr").read(0, 200)
     old = Store.open(place / "sims.zarr").read(7, 8)
@@ -101,7 +103,7 @@ def test_own_files_train_and_are_diagnosed_without_python(tmp_path):
     (found,) = load_runs(tmp_path / "run")
     assert (found.config.problem, found.config.budget) == ("file:sims", 400)
     assert found.config.num_test == found.metrics["num_pairs"] == 100
-    assert found.record()["parameter_names"] == ["a", "b"]
+    assert json.loads(found.file("data.json"))["parameter_names"] == ["a", "b"]
     assert "120 test pairs" in ok(tmp_path, "diagnose", "run", "--data", "test.h5", "-q")
     assert "are among" in refused(tmp_path, "diagnose", "run", "--data", "sims.npz", "-q")
     assert "give test pairs with --data" in refused(tmp_path, "diagnose", "run", "-q")
@@ -145,6 +147,60 @@ def test_mistakes_with_files_are_one_line(tmp_path, arguments, message):
     assert tree_digest(tmp_path) == before
 
 
+def files(place, theta, x):
+    np.savez(place / "sims.npz", theta=theta, x=x)
+    (place / "prior.toml").write_text(PRIOR)
+
+
+RNG = np.random.default_rng(0)
+DRAWN = RNG.uniform(-3, 3, (500, 2))
+SIMULATED = DRAWN + RNG.normal(size=(500, 2))
+UNFIT = {
+    "as they should be": (DRAWN, SIMULATED, 0, ""),
+    "other units": (1000 * DRAWN, SIMULATED, 2, "have no density under the prior"),
+    "test pairs in other units": (
+        np.where(np.arange(500)[:, None] < 400, DRAWN, 1000 * DRAWN),
+        SIMULATED,
+        2,
+        "100 of 100 rows of `theta` have no density",
+    ),
+    "constant theta": (np.ones((500, 2)), SIMULATED, 2, "`theta` is the same in all simulations"),
+    "all rows the same": (np.ones((500, 2)), np.ones((500, 2)), 2, "are among the training pairs"),
+    "test rows among the training rows": (
+        np.tile(DRAWN[:100], (5, 1)),
+        np.tile(SIMULATED[:100], (5, 1)),
+        2,
+        "100 of 100 test pairs are among the training pairs",
+    ),
+    "a huge spread": (DRAWN, 3e38 * np.sign(SIMULATED), 2, "`x` spans more than float32 holds"),
+    "constant x": (DRAWN, np.ones((500, 2)), 0, "2 of 2 components of x are the same"),
+    "a ninth of the box": (DRAWN / 3, SIMULATED, 0, "theta does not follow the prior (0 % of "),
+    "rows that repeat": (
+        np.concatenate([DRAWN[:200], DRAWN[:300]]),
+        np.concatenate([SIMULATED[:200], SIMULATED[:300]]),
+        0,
+        "200 of 400 pairs repeat others",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+@pytest.mark.filterwarnings("always")
+def test_a_dry_run_finds_what_the_run_would(name, tmp_path, monkeypatch, caplog, recwarn):
+    theta, x, code, message = UNFIT[name]
+    files(tmp_path, theta, x)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "--data", "sims.npz", "--prior", "prior.toml", *TINY[:-1], "-o", "run"]
+    for more in (["--dry-run"], []):
+        caplog.clear()
+        recwarn.clear()
+        result = CliRunner().invoke(cli, [*arguments, *more])
+        warned = " ".join(str(one.message) for one in recwarn.list)
+        assert message in f"{result.exception} {caplog.text} {warned}"
+        assert isinstance(result.exception, InputError) is (code == 2)
+        assert (tmp_path / "run").exists() is (code == 0 and not more)
+
+
 def test_diagnose_says_which_runs_there_are_and_what_they_are_of(place):
     told = refused(place, "diagnose", ".", "-q")
     assert "name one: run" in told
@@ -157,22 +213,6 @@ def test_simulations_do_not_go_to_a_directory_that_looks_like_a_file(tmp_path):
     told = refused(tmp_path, "simulate", "slcp", "-n", "8", "-o", "s.npz")
     assert "such as s.zarr" in told
     assert not (tmp_path / "s.npz").exists()
-
-
-def discrete(number, seed):
-    rows = np.random.default_rng(seed).integers(0, 40, size=(number, 2)).astype(np.float32)
-    return torch.from_numpy(rows[:, :1]), torch.from_numpy(rows[:, 1:])
-
-
-def test_pairs_of_few_values_repeat_by_chance():
-    problem = problems.custom(lambda theta: theta[:, :1], problems.box([0.0], [40.0]))
-    training = prudent.datasets.Pairs(*discrete(2000, 0))
-    record = Inputs(problem, training, discrete(10, 1)).record()
-    refuse_overlap(record, *discrete(1000, 2), "new")
-    continuous = prudent.datasets.Pairs(torch.rand(2000, 1), torch.rand(2000, 1))
-    record = Inputs(problem, continuous, discrete(10, 1)).record()
-    with pytest.raises(InputError, match="1 of 1 test pairs in old"):
-        refuse_overlap(record, continuous.theta[:1], continuous.x[:1], "old")
 
 
 SHARED = [

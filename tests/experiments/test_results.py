@@ -1,5 +1,6 @@
 """Results as tables: one row per run, failed ones with their reason."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -63,6 +64,30 @@ def test_curves(root):
     assert list(curves.columns) == names
     assert len(curves) == 99
     assert (curves["lower"] <= curves["upper"]).all()
+
+
+def test_a_copy_of_a_run_is_no_new_seed(root, tmp_path, caplog):
+    names = [CONFIG.identity, "backup", f"{CONFIG.identity} (copy)"]
+    for name in names:
+        shutil.copytree(root / CONFIG.identity, tmp_path / name)
+    results = prudent.experiments.load_results(tmp_path)
+    assert len(results.runs) == len(results.finished) == 1
+    assert caplog.text.count("2 runs are copies of others there and are left out") == 1
+    caplog.clear()
+    assert len(prudent.experiments.load_results(root).runs) == 2
+    assert not caplog.text
+
+
+def test_a_run_knows_its_test_pairs(root, tmp_path):
+    """Runs on other seeds or files have others; trained anew, a run has the same."""
+    known = {
+        (seed, again): run(
+            dataclasses.replace(CONFIG, seed=seed), tmp_path / f"{seed} {again}", False
+        ).metrics["tested_on"]
+        for seed, again in ((0, 0), (0, 1), (1, 0))
+    }
+    assert known[0, 0] == known[0, 1] == read(root / CONFIG.identity).metrics["tested_on"]
+    assert known[0, 0] != known[1, 0]
 
 
 def test_a_directory_where_all_failed_has_a_table(tmp_path):

@@ -27,6 +27,7 @@ from prudent.reports import cells as cell_model
 from prudent.reports import figures, sentences
 from prudent.reports.cells import arranged, private
 from prudent.reports.data import embedded
+from prudent.reports.figures._rows import bands_of
 from prudent.reports.html import SCRIPTS, write_report
 from prudent.reports.tables import COLUMNS, rows, text
 
@@ -199,6 +200,48 @@ def test_few_pairs_are_not_trusted(demo):
     kinds = {c.series.method: c.verdict for c in cells_of(dataclasses.replace(demo, runs=runs))}
     assert kinds["bnre"].kind == "not enough test pairs"
     assert not kinds["bnre"].trusted
+
+
+@pytest.fixture(scope="module")
+def eight():
+    """Eight seeds with 60 test pairs each."""
+    found = synthetic_results(("slcp",), ("calnre",), (1024,), range(8))
+    return dataclasses.replace(found, runs=found.runs.assign(num_pairs=60))
+
+
+@pytest.mark.parametrize(
+    ("known", "number"),
+    [
+        ({"tested_on": "the same"}, 60),
+        ({"tested_on": [f"pairs {seed}" for seed in range(8)]}, 480),
+        ({"tested_on": ["one"] * 4 + ["another"] * 4}, 120),
+        ({"data": "of a run that does not know more"}, 60),
+        ({"data": ""}, 480),
+    ],
+)
+def test_the_same_test_pairs_count_once(eight, known, number):
+    results = dataclasses.replace(eight, runs=eight.runs.assign(**known))
+    (cell,) = cells_of(results)
+    assert cell.num_pairs == number
+    assert ("test pairs that seeds share" in cell.evidence) == (number < 480)
+    alone = cells_of(dataclasses.replace(results, runs=results.runs[:1]))[0]
+    # The bound is that of the pairs there are, of which 2 in 60 are not resolved.
+    doubtful = dataclasses.replace(results, runs=results.runs.assign(num_unresolved=2))
+    curve = Curve.of(cell.curve["levels"], cell.curve["curve"], number, number // 30)
+    assert cells_of(doubtful)[0].bound == pytest.approx(curve.most_short)
+    if number == 60:
+        assert cell.estimates["auc"].error == alone.estimates["auc"].error
+        assert cell.verdict.kind == alone.verdict.kind == "not enough test pairs"
+    table = results.curves.merge(results.runs, on=["run", "problem", "method", "budget", "seed"])
+    assert list(bands_of([table])) == [number]
+
+
+def test_a_cell_whose_pairs_do_not_follow_the_prior_is_not_judged(seeds):
+    strays = [None, "theta does not follow the prior (0 % of mass ...)", None] * 4
+    runs = seeds.runs.assign(strays=strays)
+    for cell in cells_of(dataclasses.replace(seeds, runs=runs)):
+        assert cell.verdict.kind == "cannot be measured"
+        assert "0 % of mass" in cell.evidence
 
 
 def test_settings_are_kept_apart():

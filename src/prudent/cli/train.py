@@ -89,6 +89,8 @@ def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool,
         wanted = dataclasses.replace(wanted, source=source_digest(wanted.problem))
     finished = store.find(path, wanted)  # refuses another run before torch is loaded
     if dry_run:
+        if inputs is not None:
+            inputs.rehearse(wanted)
         _show_plan(wanted, path, is_done=finished is not None)
         return
     say(f"{wanted} ...")

@@ -193,15 +193,16 @@ def digest(pieces: Iterable[tuple[Tensor, Tensor]]) -> str:
     return sha256(canonical_json([lengths, shapes, [found.hexdigest() for found in hashes]]))
 
 
-def finite(theta: Any, x: Any, dtype: torch.dtype = torch.float32) -> tuple[Pairs, int]:
-    """The pairs whose x is finite, and the number of the others; arguments as of `Pairs.of`.
+def finite(theta: Any, x: Any = None, dtype: torch.dtype = torch.float32) -> Pairs:
+    """The pairs whose x is finite, with the theta of all; arguments as of `Pairs.of`, or pairs.
 
-    >>> finite([[0.0], [1.0]], [[0.5], [float("nan")]])
-    (<Pairs: 1 of theta (1,), x (1,)>, 1)
+    >>> finite([[0.0], [1.0]], [[0.5], [float("nan")]]).num_invalid
+    1
     """
+    if isinstance(theta, Pairs):
+        return theta
     with warnings.catch_warnings(action="ignore"):
-        pairs = Pairs.of(theta, x, "exclude", dtype)
-    return Pairs(pairs.theta, pairs.x, pairs.index), pairs.num_invalid
+        return Pairs.of(theta, x, "exclude", dtype)
 
 
 def check_shapes(theta: tuple[int, ...], x: tuple[int, ...]) -> None:

@@ -16,7 +16,8 @@ from prudent._extras import require
 from prudent._files import dump_tensors, load_tensors, write_atomic
 from prudent._progress import Reporter
 from prudent.contracts import Estimator
-from prudent.datasets.pairs import Pairs, finite
+from prudent.datasets.pairs import Pairs
+from prudent.datasets.provenance import to_judge
 from prudent.diagnostics.agreement import agreement
 from prudent.diagnostics.expected_coverage import (
     Coverage,
@@ -29,7 +30,9 @@ from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
 from prudent.diagnostics.verdict import Curve, Verdict, band, judge
 from prudent.errors import InputError, StoreError, one_line
 from prudent.estimators._description import page, text
-from prudent.estimators.priors import dtype_for, log_prior
+from prudent.estimators.base import Saved
+from prudent.estimators.nearby import Nearby
+from prudent.estimators.priors import log_prior
 from prudent.estimators.summaries import to_arviz
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
@@ -79,6 +82,7 @@ class Diagnosis:
         out_of_fold: Whether the pairs are those of a training, each judged by members that did not
             see it, and not test pairs. The pool of all members is usually more cautious than that.
         agreement: What the comparison of draws and density says, if there are both.
+        strays: How theta differs from draws of the prior, in words; empty if it does not.
     """
 
     coverage: Coverage
@@ -89,6 +93,7 @@ class Diagnosis:
     results: Mapping[str, Result] = field(default_factory=dict)
     out_of_fold: bool = False
     agreement: Mapping[str, Any] = field(default_factory=dict)
+    strays: str = ""
 
     auc = _of_curve("auc")
     auc_error = _of_curve("auc_error")
@@ -245,8 +250,8 @@ class Diagnosis:
 
     def metrics(self) -> dict[str, Any]:
         """All scalars, ready for JSON: a number that is not finite is None."""
-        own = {name: _plain(getattr(self, name)) for name in (*self.scalars(), "num_excluded")}
-        values = {**self.agreement, **own}
+        names = (*self.scalars(), "num_excluded", "strays")
+        values = {**self.agreement, **{name: _plain(getattr(self, name)) for name in names}}
         for result in self.results.values():
             values |= result.metrics()
         return values
@@ -265,6 +270,7 @@ class Diagnosis:
             "num_excluded": self.num_excluded,
             "out_of_fold": self.out_of_fold,
             "agreement": self.agreement,
+            "strays": self.strays,
             "results": [  # in their order
                 (name, one.verdict, one.metrics(), one.rows())
                 for name, one in self.results.items()
@@ -286,6 +292,7 @@ class Diagnosis:
             {name: StoredResult(*one) for name, *one in settings["results"]},
             settings["out_of_fold"],
             settings["agreement"],
+            settings["strays"],
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -390,7 +397,7 @@ class Diagnosis:
 def diagnose(
     estimator: Estimator,
     theta: Any,
-    x: Any,
+    x: Any = None,
     *,
     levels: Any = None,
     method: str = "auto",
@@ -405,9 +412,11 @@ def diagnose(
         estimator: An estimator from :func:`prudent.fit`, :func:`prudent.load` or
             :func:`prudent.adapt`, or any object with ``prior`` and ``normalized`` that maps x to
             a posterior with ``log_prob`` and ``sample``, or with ``sample`` alone.
-        theta: True parameters (N, D), drawn from the prior.
-        x: The observations simulated from them (N, ...). Those that hold NaN or infinity are left
-            out, counted, and warned about.
+        theta: True parameters (N, D), drawn from the prior, which is tested. Or, with x left out,
+            :class:`~prudent.datasets.Pairs`.
+        x: The observations simulated from them (N, ...). Those that hold NaN or infinity, and
+            pairs that repeat another, are left out, counted, and warned about; pairs that trained
+            the estimator are refused.
         levels: Credibility levels in (0, 1); the default is 0.01, 0.02, ..., 0.99.
         method: The way to compute coverage: ``auto``, ``grid``, ``samples``, ``importance`` or
             ``draws``.
@@ -441,8 +450,8 @@ def diagnose(
             f"{' and '.join(f'`{name}`' for name in lacking)}; make one of a model of sbi, lampe, "
             "zuko, nflows or BayesFlow, or of functions: prudent.adapt(model, prior)."
         )
-    pairs, num_excluded = finite(theta, x, dtype_for(estimator))
-    if num_excluded:
+    pairs, strays = to_judge(estimator, theta, x)
+    if num_excluded := pairs.num_invalid:
         warnings.warn(
             f"left out {num_excluded:,} of {num_excluded + len(pairs):,} test pairs: their "
             "observations hold NaN or infinity, where no posterior is defined.",
@@ -453,11 +462,6 @@ def diagnose(
         if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError("expected `levels` as a list of numbers between 0 and 1.")
     prior = log_prior(estimator.prior, pairs.theta).double()
-    if number := int((prior == -torch.inf).sum()):
-        raise InputError(
-            f"{number:,} of {len(pairs):,} rows of `theta` lie outside the prior; coverage is "
-            "defined for parameters drawn from it. Was the estimator given another prior?"
-        )
     ranks = PointRanks(estimator.prior, pairs, names, seed) if rows else None
     measured = measure(estimator, pairs, method, seed=seed, progress=progress, witness=ranks)
     if not bool(measured.valid.any()):
@@ -471,11 +475,15 @@ def diagnose(
         evidence = Evidence(measured, ranks.judged(measured), pairs, names, seed)
         results = {row.name: row.function(evidence) for row in rows}
     alike = agreement(estimator, pairs, measured, seed)
-    found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results, agreement=alike)
+    more: dict[str, Any] = {"agreement": alike, "strays": strays}
+    found = Diagnosis(coverage, measured, pairs, prior, num_excluded, results, **more)
     if isinstance(info, dict):
         # In a record of its own, as estimators may share theirs; some take none.
         with contextlib.suppress(AttributeError):
             estimator.info = {**info, "verdict": str(found.verdict)}  # type: ignore[attr-defined]
+    if isinstance(estimator, Saved):
+        test = None if strays else estimator.novelty
+        estimator.nearby = Nearby.of(test, estimator.observations(pairs.x), measured.alpha)
     return found
 
 

@@ -222,7 +222,7 @@ def posterior_ranks(
     >>> ranks.names, int(ranks.ranks.max()) <= 9
     (('theta_1', 'theta_2', 'log_prob', 'tarp'), True)
     """
-    pairs, num_bad_x = finite(theta, x, dtype_for(estimator))
+    pairs = finite(theta, x, dtype_for(estimator))
     number, draw = _source(estimator, num_samples, thin)
     # A foreign model may come without its prior; then leakage is not known.
     prior: Prior | None = getattr(estimator, "prior", None)
@@ -247,7 +247,7 @@ def posterior_ranks(
             totals += torch.tensor([*counts, _num_duplicates(draws), _num_outside(prior, draws)])
             bar.advance({}, len(batch))
     bad_draws, bad_values, duplicates, leaked = totals.tolist()
-    invalid = {"x": num_bad_x, "draws": int(bad_draws), "functions": int(bad_values)}
+    invalid = {"x": pairs.num_invalid, "draws": int(bad_draws), "functions": int(bad_values)}
     everything = torch.cat(parts, dim=1)
     if everything.shape[1] == 0:
         raise InputError(

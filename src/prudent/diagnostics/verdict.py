@@ -16,6 +16,8 @@ Where the posterior of a pair could not be resolved, its alpha could be anything
 are not resolved count against safety: the size of a safe word is computed as if none of them were
 covered, and a posterior is over-confident only if it would be, had all been covered.
 
+Nothing is known by pairs whose theta do not follow the prior.
+
 The prior is calibrated too, and useless. A posterior that is safe, and whose log-density at the
 truth is not above the prior's by more than the error of that difference, is called uninformative;
 a conservative one only if it is below.
@@ -200,6 +202,8 @@ def judge(
     average over all observations)
     """
     metrics = metrics or {}
+    if astray := metrics.get("strays"):
+        return Verdict.of("cannot be measured", f"by these pairs: {astray}", " ")
     doubt = int(metrics.get("num_unresolved") or 0)
     found = Curve.of(levels, curve, num_pairs, doubt)
     order = np.argsort(levels)

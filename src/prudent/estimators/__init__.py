@@ -12,7 +12,7 @@ from prudent._files import load_tensors
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError, one_line, shortened
 from prudent.estimators._headers import Header, check_weights
-from prudent.estimators.base import FORMAT, NEARBY, NOVELTY
+from prudent.estimators.base import FORMAT, NEARBY, NOVELTY, TRAINED_ON
 from prudent.estimators.base import KINDS as KINDS
 from prudent.estimators.base import NeuralEstimator as NeuralEstimator
 from prudent.estimators.ensemble import OUT_OF_FOLD
@@ -28,7 +28,7 @@ from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
 
 # Tensors of a file that are no part of the networks begin with one of these.
-APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY)
+APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY, TRAINED_ON)
 REMEDY = "Restore it or train again."
 
 
@@ -63,6 +63,7 @@ def load(
         )
         estimator.novelty = Novelty(kept) if kept else None
         estimator.nearby = Nearby.from_tensors(judged)
+        estimator.trained_on = found[TRAINED_ON].long() if TRAINED_ON in found else None
     except InputError:  # something that the caller can mend
         raise
     except Exception as error:

@@ -33,8 +33,7 @@ from prudent.history import History
 
 FORMAT = 1
 # The names of the tensors of the test for novelty, and of judged pairs, begin with these.
-NOVELTY = "novelty."
-NEARBY = "nearby."
+NOVELTY, NEARBY, TRAINED_ON = "novelty.", "nearby.", "trained_on"
 # An observation of more numbers than this goes through a network, down to so many features.
 MOST_INPUTS, NUM_FEATURES = 64, 32
 # The last rows of the history are saved, members of an ensemble counted together.
@@ -55,6 +54,8 @@ class Saved(nn.Module):
     novelty: Novelty | None = None
     # The pairs that judged the estimator last, as far as observations can be compared with them.
     nearby: Nearby | None = None
+    # Hashes of training pairs, which cannot judge it; None if it does not remember any.
+    trained_on: Tensor | None = None
     # What the file held beside the networks, of which `prudent.load` makes the rest.
     stored: tuple[Mapping[str, Any], Mapping[str, Tensor]] = ({}, {})
 
@@ -78,7 +79,8 @@ class Saved(nn.Module):
         """What is saved beside the weights."""
         known = {} if self.novelty is None else self.novelty.tensors
         judged = {} if self.nearby is None else self.nearby.tensors()
-        found = {NOVELTY + name: value for name, value in known.items()}
+        own = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
+        found = own | {NOVELTY + name: value for name, value in known.items()}
         return found | {NEARBY + name: value for name, value in judged.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -94,7 +94,7 @@ def tempered(
         warmth, floor = estimator.temperature * temperature, floor or estimator.floor
         other = Ensemble(list(estimator), estimator.pool, estimator.fold, warmth, floor)
     other.info, other.history = unjudged(estimator), estimator.history
-    other.novelty = estimator.novelty
+    other.novelty, other.trained_on = estimator.novelty, estimator.trained_on
     return other.train(estimator.training)
 
 

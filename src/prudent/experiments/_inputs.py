@@ -1,14 +1,11 @@
 """Where the pairs of a run come from: simulated for it, shared by a sweep, or read from files."""
 
-import base64
 import contextlib
-import hashlib
 import logging
 import os
 import re
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +17,8 @@ from torch import Tensor
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
-from prudent.datasets.pairs import refuse_non_finite
+from prudent.datasets.pairs import finite, refuse_non_finite
+from prudent.datasets.provenance import checked, distinct, refuse_seen, remembered
 from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw, draw_pairs, simulate
 from prudent.datasets.streaming import Rows
@@ -29,10 +27,9 @@ from prudent.estimators.priors import check_prior, dtype_of, to_spec
 from prudent.experiments.config import RunConfig
 from prudent.experiments.prior_files import Described, read_prior
 from prudent.problems import Problem
+from prudent.training import methods
+from prudent.training.fitting import networks_of, note_constant, untrained
 
-# The training rows that a run remembers, to recognize them among test pairs, and bytes of each.
-REMEMBERED = 4096
-HASH_BYTES = 6
 # Where there are no test pairs, so many rows or this share of them are held out.
 HELD_OUT = 2000
 HELD_OUT_SHARE = 5
@@ -42,14 +39,14 @@ logger = logging.getLogger("prudent")
 
 @dataclass(frozen=True)
 class Inputs:
-    """The pairs of a run; the x of a failed simulation to ``test`` on holds NaN.
+    """The pairs of a run.
 
     The ``source`` is the name of a file, of which ``num_held_out`` rows were held out for testing.
     """
 
     problem: Problem
     training: Data
-    test: tuple[Tensor, Tensor]
+    test: Pairs
     source: str = "simulated"
     num_held_out: int = 0
 
@@ -62,8 +59,18 @@ class Inputs:
             "num_simulations": len(training) + training.num_invalid,
             "parameter_names": list(self.problem.parameter_names),
             "x_shape": list(self.problem.x_shape),
-            "rows": base64.b64encode(b"".join(_remembered(training))).decode(),
         }
+
+    def rehearse(self, config: RunConfig) -> None:
+        """Refuse what a run would refuse of these pairs, and tell what it would tell."""
+        prior, names = self.problem.prior, self.problem.parameter_names
+        note_constant(self.training)
+        data, _ = checked(self.training, prior, names)
+        checked(self.test, prior, names)
+        options, family = config.training, methods.get(config.method).family
+        split, _ = data.split(options.validation_fraction, config.seed)
+        options.pairs_per_step(len(split))
+        untrained(family, prior, split, networks_of(self.problem, family, options.networks), 0)
 
 
 def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inputs:
@@ -73,14 +80,14 @@ def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inp
     problem and seed; None keeps no simulations on disk.
     """
     problem = problems.get(config.problem)
-    test = draw(problem, config.num_test, config.seed, "test")
+    test = finite(*draw(problem, config.num_test, config.seed, "test")[:2])
     # Without its file nobody could tell whether a simulator has changed.
     can_change = ":" in config.problem and not config.source
     if num_simulations is None or can_change or find_spec("zarr") is None:
         training: Data = draw_pairs(problem, config.budget, config.seed)
     else:
         training = _shared(problem, config, root, max(num_simulations, config.budget))
-    return Inputs(problem, training, (test.theta, test.x))
+    return Inputs(problem, training, test)
 
 
 def _shared(problem: Problem, config: RunConfig, root: Path, number: int) -> Data:
@@ -146,17 +153,18 @@ def from_files(
         training = read(rows, budget=budget or available, invalid="exclude")
     if number := training.num_invalid:
         logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
+    training = distinct(training)  # copies of test pairs are not there by chance
     if problem is None and pairs is None:
         held_out = rows.read(available, len(rows))
         pairs = Pairs.among(held_out[0], held_out[1], held_out[2] == 0)
         refuse_non_finite("theta", pairs.theta)
     digests = [training.digest()]
     if pairs is None:
-        test = draw(known, num_test, seed, "test")[:2]
+        test = finite(*draw(known, num_test, seed, "test")[:2])
     else:
-        assert isinstance(pairs, Pairs)
-        test, num_test = (pairs.theta, pairs.x), len(pairs)
+        test, num_test = pairs, len(pairs)
         digests.append(pairs.digest())
+        refuse_seen(remembered(training), pairs)
     facts = {
         "problem": problem or f"file:{known.name}",
         "budget": budget or available,
@@ -166,10 +174,7 @@ def from_files(
     if prior is not None or problem is None:
         spec = {"prior": to_spec(known.prior) or prior, "names": known.parameter_names}
         facts["prior"] = canonical_json(spec).decode()
-    inputs = Inputs(known, training, test, Path(data).name, held)
-    if test_data is not None:
-        refuse_overlap(inputs.record(), *test, test_data)
-    return inputs, facts
+    return Inputs(known, training, test, Path(data).name, held), facts
 
 
 def pairs_to_test(
@@ -181,18 +186,11 @@ def pairs_to_test(
     dtype: torch.dtype = torch.float32,
     parameters: Sequence[str] = (),
 ) -> Pairs:
-    """The pairs of a file to test on; those with NaN or infinity in x are told and left out."""
+    """The pairs of a file to test on; those with NaN or infinity in x are left out."""
     rows = open_rows(data, theta, x, dtype, parameters)
-    with warnings.catch_warnings(action="ignore"):  # they are told below
+    with warnings.catch_warnings(action="ignore"):  # the diagnosis tells them
         pairs = read(rows, budget=number, stream=False, invalid="exclude")
     assert isinstance(pairs, Pairs)
-    if pairs.num_invalid:
-        logger.warning(
-            "%s of %s test pairs in %s hold NaN or infinity and are left out.",
-            f"{pairs.num_invalid:,}",
-            f"{len(pairs) + pairs.num_invalid:,}",
-            data,
-        )
     return pairs
 
 
@@ -244,39 +242,3 @@ def _file_name(text: str) -> str:
 
 def _no_simulator(theta: Tensor, generator: torch.Generator) -> NoReturn:
     raise InputError("the pairs came from a file; there is no simulator to make others.")
-
-
-def refuse_overlap(record: Mapping[str, Any], theta: Tensor, x: Tensor, name: str) -> None:
-    """Refuse test pairs that a run was trained on: coverage on those says nothing.
-
-    The ``record`` is the contents of the run's ``data.json``, ``name`` the file of the pairs.
-    """
-    data = base64.b64decode(record["rows"])
-    remembered = [data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)]
-    known = Counter(remembered)
-    found = sum(row in known for row in _hashes(theta, x))
-    # Numbers of few values repeat by chance, among the training rows as well.
-    number = len(remembered)
-    repeats = sum(count * (count - 1) for count in known.values()) / max(1, number * (number - 1))
-    if found > 2 * repeats * number * len(theta):
-        share = "" if number >= record["num_simulations"] else " remembered"
-        raise InputError(
-            f"{found:,} of {len(theta):,} test pairs in {name} are among the{share} training "
-            "pairs of the run, so that coverage on them would say nothing. Test on other pairs, "
-            "such as those of another seed."
-        )
-
-
-def _remembered(training: Data) -> list[bytes]:
-    """Hashes of training rows, evenly from all of them."""
-    step = -(-(len(training) + training.num_invalid) // REMEMBERED)
-    found: list[bytes] = []
-    for part in training.parts():
-        some = part[part.row_numbers % step == 0]
-        found += _hashes(some.theta, some.x)
-    return found[:REMEMBERED]
-
-
-def _hashes(theta: Tensor, x: Tensor) -> list[bytes]:
-    rows = torch.cat([theta, x.flatten(1)], dim=1).contiguous().numpy()
-    return [hashlib.sha256(row.tobytes()).digest()[:HASH_BYTES] for row in rows]

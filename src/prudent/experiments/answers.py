@@ -55,11 +55,12 @@ class Answer:
     def facts(self) -> dict[str, Any]:
         """The answer in plain JSON."""
         verdict = None if self.verdict is None else str(self.verdict)
-        told = {"verdict": verdict, "warnings": self.warnings()}
+        told = {"verdict": verdict, "near": self.posterior.near, "warnings": self.warnings()}
         return {**told, "summary": self.posterior.records()}
 
     def __str__(self) -> str:
         lines = [f"Verdict: {self.verdict or NOT_MEASURED}"]
+        lines += [f"Near this observation: {self.posterior.near}"] if self.posterior.near else []
         lines += [f"Warning: {text}" for text in self.warnings()]
         return "\n".join([*lines, "", self.posterior.text()])
 

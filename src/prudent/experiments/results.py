@@ -10,7 +10,8 @@ table        columns
              (``num_test threads device thorough`` and :class:`prudent.training.Options`, by name),
              the metrics (:class:`prudent.diagnostics.Diagnosis`, by name), of the last
              ``prudent diagnose`` where there was one, with its ``pairs`` in words,
-             ``num_simulations_excluded``, ``simulate_seconds train_seconds diagnose_seconds``,
+             ``num_simulations_excluded tested_on`` (a digest of the test pairs),
+             ``simulate_seconds train_seconds diagnose_seconds``,
              ``prudent_version torch_version python_version``, ``error`` (why it failed, or how
              far it is) and ``path``
 ``curves``   one row per credibility level: ``level coverage lower upper``

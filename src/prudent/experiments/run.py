@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ from prudent._files import to_json
 from prudent._progress import Reporter
 from prudent._randomness import seeded, threads
 from prudent.contracts import Estimator
+from prudent.datasets.pairs import finite
+from prudent.datasets.provenance import refuse_outside
 from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError, StoreError, shortened
 from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 from prudent.experiments import store
-from prudent.experiments._inputs import Inputs, pairs_to_test, refuse_overlap, simulated
+from prudent.experiments._inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.loading import load
 from prudent.experiments.store import Run
@@ -108,6 +111,7 @@ def _train_and_diagnose(
         check_device(config.device)
         inputs = inputs or simulated(config, path.parent, num_simulations)
         problem = inputs.problem
+        refuse_outside(inputs.test, problem.prior)
         times.append(time.perf_counter())
         family = methods.get(config.method).family
         networks = networks_of(problem, family, config.training.networks)
@@ -128,7 +132,7 @@ def _train_and_diagnose(
         times.append(time.perf_counter())
         result = diagnose(
             estimator,
-            *inputs.test,
+            inputs.test,
             thorough=config.thorough,
             names=problem.parameter_names,
             seed=config.seed,
@@ -144,9 +148,9 @@ def _train_and_diagnose(
     }
     if config.thorough:
         files["thorough.json"] = to_json(_details(result, estimator, problem, config.seed))
-    excluded = {EXCLUDED: estimator.info["num_invalid"]}
+    more = {EXCLUDED: estimator.info["num_invalid"], "tested_on": result.pairs.digest()}
     timing = _timing(times, estimator.history)
-    store.publish(path, files, {**result.metrics(), **excluded}, timing)
+    store.publish(path, files, {**result.metrics(), **more}, timing)
 
 
 def _timing(times: list[float], history: History) -> dict[str, Any]:
@@ -207,25 +211,26 @@ def diagnose_run(
     """
     stored = store.finished(path)
     path = stored.path
-    record = stored.record()
-    names = record.get("parameter_names")
     estimator = load(path / "model.safetensors")
-    pairs: Any
+    names = estimator.info.get("parameter_names")
     if data is None:
         simulator = _simulator(stored, problem)
         names = simulator.parameter_names
-        pairs = draw(simulator, num_test or 2000, seed, "test")
+        pairs = finite(*draw(simulator, num_test or 2000, seed, "test")[:2])
     else:
         kind: Any = {"dtype": dtype_for(estimator), "parameters": names or ()}
         pairs = pairs_to_test(data, theta, x, number=num_test, **kind)
-        refuse_overlap(record, pairs.theta, pairs.x, data)
+        if getattr(estimator, "trained_on", None) is None:
+            told = "the model does not remember its training pairs; these may be among them."
+            warnings.warn(told, stacklevel=2)
     options: Any = {"names": names, "thorough": thorough, "seed": seed, "progress": progress}
     with threads(stored.config.threads):
-        found = diagnose(estimator, pairs.theta, pairs.x, **options)
+        found = diagnose(estimator, pairs, **options)
     about = (
         f"test pairs of seed {seed}" if data is None else f"pairs of {shortened(Path(data).name)}"
     )
     own = {name: value for name, value in stored.metrics.items() if name == EXCLUDED}
+    own["tested_on"] = found.pairs.digest()
     metrics = {**own, **found.metrics(), "pairs": about}
     try:
         store.keep_diagnosis(stored, {"metrics": metrics, "coverage": found.coverage.curves()})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import re
@@ -79,11 +78,6 @@ class Run:
         """The contents of a file, which must be those that were stored with this run."""
         checksum = self.files.get(name, {}).get("sha256")
         return read_whole(self.path / name, _remedy(self.path), checksum)
-
-    def record(self) -> dict[str, Any]:
-        """What the run remembers of its pairs."""
-        found: dict[str, Any] = json.loads(self.file("data.json"))
-        return found
 
     def history(self) -> History:
         """What happened in each epoch of the training."""
@@ -286,7 +280,7 @@ def latest(run: Run) -> Run:
 
 
 def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
-    """All finished runs below a directory, or the one that it is, in a stable order."""
+    """All finished runs below a directory, or the one that it is, once each in a stable order."""
     root = Path(directory)
     if not root.is_dir():
         raise InputError(f"no directory {root}. Make runs with: prudent demo")
@@ -295,7 +289,11 @@ def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
     found = sorted(p.parent for p in root.glob("*/metrics.json"))
     if not found:
         raise InputError(f"no finished runs in {root}. Make some with: prudent demo -o {root}")
-    return sorted((latest(read(path)) for path in found), key=_order)
+    runs = [latest(read(path)) for path in reversed(found)]
+    kept = {run.config.identity: run for run in runs}
+    if number := len(found) - len(kept):
+        logger.warning("%s: %d runs are copies of others there and are left out.", root, number)
+    return sorted(kept.values(), key=_order)
 
 
 def _order(run: Run) -> tuple[Any, ...]:

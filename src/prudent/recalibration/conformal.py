@@ -31,7 +31,7 @@ from prudent._arrays import as_tensor
 from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
 from prudent.contracts import FromNoise, Normalizable
-from prudent.datasets.pairs import finite
+from prudent.datasets.provenance import to_judge
 from prudent.diagnostics._points import has_density, rows_of
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
@@ -226,7 +226,7 @@ def conformalize(
     >>> posterior.contains(problem.draw(5, 2)[0], 0.9).shape
     torch.Size([5])
     """
-    pairs, _ = finite(theta, x, dtype_for(estimator))
+    pairs, _ = to_judge(estimator, theta, x)
     with seeded(seed, "conformal"):
         parts = [alphas_of(estimator(b.x), b.theta).cpu() for b in pairs.batches(CHUNK)]
     alphas = torch.cat(parts)

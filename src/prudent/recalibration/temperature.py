@@ -39,7 +39,7 @@ from prudent._randomness import generator, seeded
 from prudent.contracts import Adjusted, Estimator, Normalizable
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
-from prudent.datasets.pairs import finite
+from prudent.datasets.provenance import to_judge
 from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import Points, Samples, Strategy, randomized_alpha
 from prudent.diagnostics.expected_coverage import (
@@ -121,7 +121,7 @@ def recalibrate(
             "a temperature would undo the levels of these regions; recalibrate the estimator "
             "inside (`.inner`), and conformalize what comes of it with other pairs."
         )
-    pairs, _ = finite(theta, x, dtype_for(estimator))
+    pairs, _ = to_judge(estimator, theta, x)
     return tempered(estimator, *fit_temperature([(estimator, pairs)], target=target, seed=seed))
 
 

@@ -1,9 +1,9 @@
 r"""Cells: runs that differ in nothing but their seed, judged and averaged together.
 
-The coverage of a cell is that of all test pairs of all its seeds. A cell counts as over-confident
-if that curve falls short by more than chance explains, or if the curve of one of its seeds does
-with a p-value of 5 % divided by the number of seeds. So good seeds cannot hide a bad one, and a
-method does not look worse because more seeds were run.
+The coverage of a cell is that of all test pairs of all its seeds, of which those that seeds share
+count once. A cell counts as over-confident if that curve falls short by more than chance explains,
+or if the curve of one of its seeds does with a p-value of 5 % divided by the number of seeds. So
+good seeds cannot hide a bad one, and a method does not look worse because more seeds were run.
 
 Seeds are averaged, settings never are: runs of a problem, method and budget with several settings
 are several cells, in tables and figures alike.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -117,7 +118,7 @@ class Cell:
     curve: dict[str, list[float]] | None
     num_done: int  # finished seeds
     num_short: int  # seeds that are over-confident, each for itself
-    num_pairs: int  # test pairs of all finished seeds
+    num_pairs: int  # different test pairs of all finished seeds
     bound: float | None  # the most that a level may fall short, with 95 %, all seeds together
     estimates: dict[str, Estimate]  # means over seeds, by metric
 
@@ -239,11 +240,10 @@ def _cell(
 ) -> Cell:
     """A cell; its verdict stays the given one if none of its runs is done."""
     done = [row for row in rows if row["run"] in curves and row.get("num_pairs")]
-    pairs = [int(row["num_pairs"]) for row in done]
     curve, bound, chances = None, None, []
     if done:
         each = [curves[row["run"]] for row in done]
-        curve = mean_curve(each, pairs)
+        curve = mean_curve(each, own_pairs(done))
         chances = [
             _counted(own["level"], own["coverage"], [row]).p_value(LOW)
             for own, row in zip(each, done, strict=True)
@@ -259,13 +259,24 @@ def _cell(
         curve=curve,
         num_done=len(done),
         num_short=beyond_chance(chances),
-        num_pairs=sum(pairs),
+        num_pairs=round(sum(own_pairs(done))),
         bound=bound,
         estimates={name: estimate(done, name) for name in FORMS},
     )
 
 
-def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[int]) -> dict[str, list[float]]:
+def own_pairs(rows: Sequence[Row]) -> list[float]:
+    """The number of test pairs of each run, of which runs with the same ones have a share."""
+    shared = Counter(map(_tested_on, rows))
+    return [float(row.get("num_pairs") or 1) / shared[_tested_on(row)] for row in rows]
+
+
+def _tested_on(row: Row) -> Any:
+    """What identifies the test pairs of a run; of older ones the file or the seed."""
+    return row.get("tested_on") or (row.get("problem"), row.get("data") or row.get("seed"))
+
+
+def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[float]) -> dict[str, list[float]]:
     """The coverage of runs together, weighted by their test pairs, with its interval."""
     levels, lower, upper = (curves[0][name] for name in ("level", "lower", "upper"))
     mean = np.average([curve["coverage"].astype(float) for curve in curves], 0, pairs)
@@ -278,10 +289,10 @@ def mean_curve(curves: Sequence[DataFrame], pairs: Sequence[int]) -> dict[str, l
 
 def _counted(levels: Sequence[float], curve: Sequence[float], rows: Sequence[Row]) -> Curve:
     """The curve of some runs as counts."""
-    number = sum(int(row["num_pairs"]) for row in rows)
-    return Curve.of(
-        levels, curve, number, sum(int(row.get("num_unresolved") or 0) for row in rows)
-    )
+    own = own_pairs(rows)
+    doubts = (row.get("num_unresolved") or 0 for row in rows)
+    doubt = sum(n / row["num_pairs"] * d for n, row, d in zip(own, rows, doubts, strict=True))
+    return Curve.of(levels, curve, round(sum(own)), math.ceil(doubt))
 
 
 def _judge(
@@ -295,22 +306,25 @@ def _judge(
         chances: The p-value of the curve of each.
     """
     gain, density = (estimate(rows, name) for name in ("information_gain", "log_posterior"))
+    found = _counted(curve["levels"], curve["curve"], rows)
+    shared = found.number < sum(row["num_pairs"] for row in rows)
     metrics = {
+        "pairs": "test pairs that seeds share" if shared else "test pairs",
+        "strays": next((row["strays"] for row in rows if row.get("strays")), None),
         "log_posterior": density.mean,
         "log_posterior_error": density.error,
         "log_prior": estimate(rows, "log_prior").mean,
         "information_gain": gain.mean,
         "information_gain_error": gain.error,
-        "num_unresolved": np.nansum([row.get("num_unresolved") or 0 for row in rows]),
+        "num_unresolved": found.doubt,
         "disagreement": next(filter(None, (row.get("disagreement") for row in rows)), None),
         **_findings(rows),
     }
     if len(names := {row.get("pairs") for row in rows}) == 1 and any(names):
         metrics["pairs"] = names.pop()
-    num_pairs = sum(int(row["num_pairs"]) for row in rows)
-    verdict = judge(**curve, num_pairs=num_pairs, metrics=metrics)
+    verdict = judge(**curve, num_pairs=found.number, metrics=metrics)
     bad = beyond_chance(chances, len(rows)) if len(rows) > 1 else 0
-    if verdict.kind == "over-confident" or not bad:
+    if verdict.kind == "over-confident" or metrics["strays"] or not bad:
         return verdict
     return Verdict.of("over-confident", f"in {bad} of {len(rows)} seeds; together {verdict}", " ")
 
@@ -339,10 +353,10 @@ def estimate(rows: Sequence[Row], name: str) -> Estimate:
         return Estimate(None, None, 0)
     values = np.array([float(row[name]) for row in finite])
     error: float | None = None
-    if len(finite) > 1:
-        error = float(values.std(ddof=1) / math.sqrt(len(values)))
-    elif name in ERRORS:
+    if name in ERRORS and len(set(map(_tested_on, finite))) == 1:
         error = finite[0].get(f"{name}_error")
+    elif len(finite) > 1:
+        error = float(values.std(ddof=1) / math.sqrt(len(values)))
     return Estimate(float(values.mean()), error, len(finite))
 
 

@@ -4,6 +4,7 @@ import copy
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from prudent._randomness import derive, seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.datasets import Data, Pairs, Store, Stream
+from prudent.datasets.provenance import checked, remembered
 from prudent.datasets.readers import open_rows, read
 from prudent.diagnostics.diagnosis import diagnose_parts
 from prudent.errors import DataError, InputError
@@ -23,7 +25,7 @@ from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding
 from prudent.estimators.novelty import Novelty
-from prudent.estimators.priors import check_prior, dtype_of, log_prior, to_spec
+from prudent.estimators.priors import check_prior, dtype_of, to_spec
 from prudent.estimators.summaries import check_names
 from prudent.problems.problem import Problem
 from prudent.recalibration.temperature import fit_temperature, tempered
@@ -109,7 +111,8 @@ def fit(
     data, problem = _data(theta, x, invalid, dtype)
     source = _checked_prior(prior, problem, data)
     names = check_names(_known_names(theta) if names is None else names, data.dim)
-    _note_constant(data)
+    note_constant(data)
+    data, astray = checked(data, source, names)
     if chosen.regularizer == "coverage" and settings.num_samples == 1:
         logger.warning(
             "`num_samples` is 1: a pair's coverage is then all or nothing, and the penalty learns "
@@ -131,6 +134,7 @@ def fit(
         "parameter_names": names,
         "threads": torch.get_num_threads(),
         "version": __version__,
+        **({"strays": astray} if astray else {}),
     }
     identity = _identity(info, networks, source, data) if checkpoint is not None else {}
     place, learn = check_device(device), partial(train, options=settings, progress=progress)
@@ -138,7 +142,7 @@ def fit(
         networks["embedding"] = partial(copy.deepcopy, embedding)
 
     def train_one(split: tuple[Data, Data], seed: int, name: str, title: str) -> NeuralEstimator:
-        estimator = _untrained(chosen.family, source, split[0], networks, seed).to(place)
+        estimator = untrained(chosen.family, source, split[0], networks, seed).to(place)
         objective = chosen.objective(source, settings, data.pool)
         checkpoints = None
         settings.pairs_per_step(len(split[0]))  # refused before a directory is made
@@ -154,11 +158,13 @@ def fit(
         unseen = [(tempered(member, *repair), pairs) for member, pairs in unseen]
         info |= dict(zip(("temperature", "floor"), repair, strict=True))
     if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
-        estimator.out_of_fold = diagnose_parts(unseen, seed=seed)
+        estimator.out_of_fold = replace(diagnose_parts(unseen, seed=seed), strays=astray)
     estimator.info, estimator.novelty = info, Novelty.of(data.sample().x, seed)
     if (judged := getattr(estimator, "out_of_fold", None)) is not None:
         alphas = judged.measurement.alpha
-        estimator.nearby = Nearby.of(estimator.novelty, judged.pairs.x, alphas)
+        test = None if astray else estimator.novelty
+        estimator.nearby = Nearby.of(test, judged.pairs.x, alphas)
+    estimator.trained_on = remembered(data)
     for note in estimator.history.notes():
         logger.warning("%s", note)
     return estimator
@@ -174,7 +180,7 @@ def networks_of(problem: Problem | None, family: str, kind: str) -> dict[str, An
     return {name: v for name, v in known.items() if kind == "paper" or name == "embedding"}
 
 
-def _untrained(
+def untrained(
     family: str, prior: Prior, training: Data, networks: dict[str, Any], seed: int
 ) -> NeuralEstimator:
     """A fresh network, whose standardization is that of the training pairs."""
@@ -273,7 +279,7 @@ def _problem_of(rows: Any) -> Problem | None:
 
 
 def _checked_prior(prior: Prior | None, problem: Problem | None, data: Data) -> Prior:
-    """The prior of the data, which must have a density wherever theta was drawn."""
+    """The prior of the data."""
     if prior is None and problem is not None:
         prior = problem.prior
     if prior is None:
@@ -281,34 +287,25 @@ def _checked_prior(prior: Prior | None, problem: Problem | None, data: Data) -> 
     if data.dim != (dim := check_prior(prior)):
         got = (len(data), data.dim)
         raise DataError(f"expected `theta` of shape (N, {dim}) to match the prior, got {got}.")
-    number, first = 0, ""
-    for part in data.parts():
-        outside = (log_prior(prior, part.theta) == -torch.inf).nonzero()[:, 0]
-        if len(outside) and not number:
-            row = int(outside[0])
-            first = f"row {int(part.row_numbers[row])}: {part.theta[row].tolist()}"
-        number += len(outside)
-    if number:
-        raise DataError(
-            f"{number:,} of {len(data):,} rows of `theta` have no density under the prior; the "
-            f"first is {first}. Is it the prior that theta was drawn from?"
-        )
     return prior
 
 
-def _note_constant(data: Data) -> None:
-    """Say that a component never changes: usual in an image, but perhaps not in a vector."""
-    if len(data.x_shape) != 1:
-        return
-    first = next(data.parts()).x[0]
-    constant = torch.ones(data.x_shape, dtype=torch.bool)
-    for part in data.parts():
-        constant &= (part.x == first).all(dim=0)
-        if not bool(constant.any()):
-            return
-    told = f"{int(constant.sum())} of {len(constant)} components of x are the same in all"
-    places = ", ".join(map(str, constant.nonzero()[:8, 0].tolist()))
-    logger.warning("%s simulations (%s); they are kept.", told, places)
+def note_constant(data: Data) -> None:
+    """Refuse theta that never changes, and say that a component of x does not.
+
+    That is usual in an image, but perhaps not in a vector.
+    """
+    looked = data.sample()
+    if len(looked.theta.unique(dim=0)) == 1 < len(looked):
+        raise DataError(
+            "`theta` is the same in all simulations; draw it from the prior. If float32 has lost "
+            "its digits, subtract a constant, or pass theta and a prior of float64."
+        )
+    constant = (looked.x == looked.x[0]).all(dim=0)
+    if constant.ndim == 1 and bool(constant.any()):
+        told = f"{int(constant.sum())} of {len(constant)} components of x are the same in all"
+        places = ", ".join(map(str, constant.nonzero()[:8, 0].tolist()))
+        logger.warning("%s simulations looked at (%s); they are kept.", told, places)
 
 
 def check_device(device: str | torch.device) -> torch.device:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from prudent._plots import plain_name
 from prudent.diagnostics.verdict import NORMAL_95, band
 from prudent.errors import InputError
-from prudent.reports.cells import Series, series_of, settings
+from prudent.reports.cells import Series, own_pairs, records, series_of, settings
 from prudent.training.methods import METHODS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def bands_of(cells: Iterable[DataFrame]) -> dict[int, tuple[Any, Any, Any]]:
     found = {}
     for rows in cells:
         if "num_pairs" in rows:
-            number = int(rows.drop_duplicates("run")["num_pairs"].sum())
+            number = round(sum(own_pairs(records(rows.drop_duplicates("run")))))
             levels = tuple(sorted(rows["level"].unique()))
             found[number] = (levels, *band(number, levels))
     return dict(sorted(found.items()))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from prudent import _plots as plots
 from prudent.diagnostics.verdict import MOST_MISSED
 from prudent.errors import InputError
-from prudent.reports.cells import Series, mean_curve
+from prudent.reports.cells import Series, mean_curve, own_pairs, records
 from prudent.reports.figures._rows import (
     Shown,
     Spread,
@@ -69,8 +69,7 @@ def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[in
             lines = [part[["level", "coverage"]].to_numpy(float) for part in each]
             thin = LineCollection(lines, colors=one.color, linewidths=0.5, alpha=0.5)
             axis.add_collection(thin, autolim=False)
-        pairs = [part["num_pairs"].iloc[0] if "num_pairs" in part else 1 for part in each]
-        mean = mean_curve(each, pairs)
+        mean = mean_curve(each, own_pairs([records(part.head(1))[0] for part in each]))
         # So that markers of curves that agree lie beside each other.
         every = max(1, len(mean["levels"]) // 16)
         place = every * (list(found.series).index(name) % 6)
