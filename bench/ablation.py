@@ -19,8 +19,8 @@ import torch
 from study import Study, chance, marked, signed
 
 import prudent
-from prudent.contracts import Evaluation
-from prudent.coverage import CoveragePenalty
+from prudent.coverage import CoveragePenalty, Sometimes
+from prudent.coverage.figures import evaluation
 from prudent.datasets.simulate import draw, draw_pairs
 from prudent.training import methods
 from prudent.training.objectives import WeightedSum, make_term, nll
@@ -54,9 +54,8 @@ class Apart(WeightedSum):
         if len(own[1]) == 0:
             own = own[0], own[0][:1]
         return {
-            name: value if isinstance(value, Evaluation) else Evaluation(value)
+            name: evaluation(term, posterior.rows(index), theta[index])
             for (name, term), index in zip(self.objectives.items(), own, strict=True)
-            for value in [getattr(term, "evaluate", term)(posterior.rows(index), theta[index])]
         }
 
 
@@ -79,12 +78,12 @@ class Remembering(CoveragePenalty):
             alphas = torch.cat((weighted, self.memory))
         return self.plain(alphas)
 
-    def evaluate(self, posterior, theta):
-        found = super().evaluate(posterior, theta)
+    def forward(self, posterior, theta):
+        value = super().forward(posterior, theta)
         if self.training:
-            seen = torch.cat((self.memory, found.figures["shortfall"].values))
+            seen = torch.cat((self.memory, self.seen.alphas))
             self.memory = seen[-self.num_remembered :]
-        return found
+        return value
 
 
 class Feedback(CoveragePenalty):
@@ -105,17 +104,16 @@ class Feedback(CoveragePenalty):
         excess = (grid + more).clamp(max=1) - alphas.sort(stable=True).values
         return excess.relu().square().mean()
 
-    def evaluate(self, posterior, theta):
-        found = super().evaluate(posterior, theta)
-        if self.training and found.factor:
-            self.last = 0.95 * self.last + 0.05 * float(found.value.detach())
-        elif not self.training:
-            alphas = found.figures["shortfall"].values
-            short = self.levels - torch.quantile(alphas, self.levels)
+    def forward(self, posterior, theta):
+        value = super().forward(posterior, theta)
+        if self.training:
+            self.last = 0.95 * self.last + 0.05 * float(value.detach())
+        else:
+            short = self.levels - torch.quantile(self.seen.alphas, self.levels)
             short[[0, -1]] = 0.0
             if self.last < FOLLOWS:  # else it would wind up
                 self.more = (FORGET * self.more + GAIN * short).clamp(0, BOUND)
-        return found
+        return value
 
 
 class Tried(methods.Method):
@@ -126,10 +124,10 @@ class Tried(methods.Method):
         weight = 5.0 if options.weight is None else options.weight
         term = make_term("coverage", self.family, prior, options)
         kind = {"apart": Remembering, "feedback": Feedback}[self.description]
-        settings = {"proposal": term.proposal, "num_samples": options.num_samples}
         fraction = 1.0 if kind is Remembering else options.fraction
-        term = kind(**settings, fraction=fraction)
-        term.__name__ = "coverage"
+        inner = kind(term.term.proposal, options.num_samples)
+        inner.__name__ = "coverage"
+        term = Sometimes(inner, fraction)
         whole = Apart if kind is Remembering else WeightedSum
         return whole((1.0, nll), (weight, term), pool=pool)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributions import Independent, Normal, Uniform
 
 import prudent
-from prudent.coverage import CoveragePenalty, alpha, penalty
+from prudent.coverage import CoveragePenalty, Sometimes, alpha, penalty
 from prudent.coverage.passes import MOST_ACTIVE, Passes, active_entries
 from prudent.training.objectives import bce, nll, weighted_sum
 
@@ -40,9 +40,9 @@ def trained(method, epochs, prior=PRIOR):
 def one_pass(posterior, theta, term, seed):
     """The penalty as it is defined, written down plainly: one graph through all densities."""
     torch.manual_seed(seed)
-    draws = term.proposal.sample((term.num_samples, len(theta)))
+    draws = term.proposal.source.sample((term.num_samples, len(theta)))
     log_prob = posterior.log_prob(torch.cat((theta.unsqueeze(0), draws)))
-    log_weight = log_prob[1:] - term.proposal.log_prob(draws)
+    log_weight = log_prob[1:] - term.proposal.source.log_prob(draws)
     alphas = alpha(log_prob[0], log_prob[1:], log_weight, indicator=term.indicator)
     return penalty(alphas, target=term.target)
 
@@ -108,7 +108,7 @@ def test_evaluated_beside_the_loss_the_gradient_is_that_of_each_alone(
     (theta, x), model = (values.double() for values in too_sure()), models[method]
     loss = {"nre": bce, "npe": nll}[method]
     beside, alone = (
-        CoveragePenalty(PRIOR_64, num_samples, target, tolerance=0.0, fraction=fraction)
+        Sometimes(CoveragePenalty(PRIOR_64, num_samples, target, tolerance=0.0), fraction)
         for _ in range(2)
     )
     together = weighted_sum((1.0, loss), (5.0, beside))
@@ -120,7 +120,7 @@ def test_evaluated_beside_the_loss_the_gradient_is_that_of_each_alone(
         assert found.item() == pytest.approx(expected.item(), rel=1e-10)
         error = largest_error(gradients(model, found), gradients(model, expected))
         assert error <= 1e-8
-    assert beside.passes.active.isfinite()
+    assert beside.term.passes.active.isfinite()
 
 
 @pytest.fixture(scope="module")

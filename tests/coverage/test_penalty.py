@@ -5,6 +5,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 
 from prudent.coverage import CoveragePenalty, Even, Nominal, alpha, penalty
+from prudent.coverage.figures import evaluation
 from prudent.errors import InputError
 from prudent.problems.gaussian import exact_posterior, problem
 
@@ -383,7 +384,7 @@ def test_the_shortfall_of_an_exact_posterior_is_near_zero(proposal, number):
     def shortfall(widen):
         torch.manual_seed(0)
         with torch.no_grad():
-            found = penalty.evaluate(Widened(x, widen), theta).figures["shortfall"]
+            found = evaluation(penalty, Widened(x, widen), theta).figures["shortfall"]
         state = torch.get_rng_state()
         value = float(found.reduce(found.values))
         assert float(found.reduce(found.values)) == value

@@ -14,8 +14,9 @@ from torch.distributions import (
 )
 
 from prudent.coverage import CoveragePenalty, alpha, penalty
+from prudent.coverage.figures import evaluation
 from prudent.coverage.nominal import SHARES, Nominal
-from prudent.coverage.proposals import Even, draw, even_if_possible, log_density
+from prudent.coverage.proposals import Even, even_if_possible, log_density, proposal_of
 from prudent.errors import InputError
 from prudent.training import Options
 from prudent.training.objectives import make_term
@@ -58,7 +59,7 @@ def gaussian(dim, width, factor, correlation=0.0):
 
 def evaluate(proposal, posterior, theta):
     torch.manual_seed(1)
-    result = CoveragePenalty(proposal).evaluate(posterior, theta)
+    result = evaluation(CoveragePenalty(proposal), posterior, theta)
     return float(result.value), float(result.figures["effective_samples"])
 
 
@@ -159,7 +160,7 @@ def test_a_gradient_step_makes_a_narrow_ratio_wider():
         log_width = torch.tensor(math.log(0.07), requires_grad=True)
         narrow = Independent(Normal(posterior.loc, log_width.exp().expand(NUM_PAIRS, 2)), 1)
         torch.manual_seed(0)
-        assert not draw(proposal, narrow, 16, theta).theta.requires_grad
+        assert not proposal_of(proposal).draw(narrow, 16, theta).theta.requires_grad
         torch.manual_seed(0)
         (slope,) = torch.autograd.grad(CoveragePenalty(proposal)(narrow, theta), log_width)
         gradients.append(float(slope))
@@ -221,9 +222,9 @@ def test_draws_stay_finite(function, dim):
     prior = prior_of("box", dim)
     torch.manual_seed(0)
     theta = 0.5 + 0.1 * torch.randn(64, dim)
-    draws = draw(Nominal(prior), Function(function), 16, theta)
+    draws = Nominal(prior).draw(Function(function), 16, theta)
     assert draws.theta.isfinite().all()
-    assert draws.log_proposal.isfinite().all()
+    assert draws.log_weight(torch.zeros(16, 64)).isfinite().all()
     assert ((draws.worth >= 1) & (draws.worth <= 16.001)).all()
     assert CoveragePenalty(Nominal(prior))(Function(function), theta).isfinite()
 
@@ -233,7 +234,7 @@ def test_without_scores_the_scales_about_the_nominal_remain():
     torch.manual_seed(0)
     theta = 0.5 + 0.1 * torch.randn(256, 2)
     posterior = Function(lambda theta: near_one_half(theta).detach())
-    found = CoveragePenalty(Nominal(prior)).evaluate(posterior, theta).figures
+    found = evaluation(CoveragePenalty(Nominal(prior)), posterior, theta).figures
     assert float(found["effective_samples"]) > 4
     with torch.inference_mode():
         assert CoveragePenalty(Nominal(prior))(posterior, theta).isfinite()
@@ -255,8 +256,9 @@ def test_types_follow_theta(dtype, prior_dtype):
     posterior = MultivariateNormal(
         posterior.loc.to(dtype), scale_tril=posterior.scale_tril.to(dtype)
     )
-    draws = draw(Nominal(prior_of("box", 2, prior_dtype)), posterior, 4, theta.to(dtype))
-    assert draws.theta.dtype == draws.log_proposal.dtype == dtype
+    draws = Nominal(prior_of("box", 2, prior_dtype)).draw(posterior, 4, theta.to(dtype))
+    log_weight = draws.log_weight(torch.zeros(draws.theta.shape[:2], dtype=dtype))
+    assert draws.theta.dtype == log_weight.dtype == dtype
 
 
 def test_the_prior_has_a_spread_without_moments_and_leaves_the_random_state():
@@ -273,12 +275,12 @@ def test_the_prior_has_a_spread_without_moments_and_leaves_the_random_state():
 @pytest.mark.parametrize("family", ["nre", "npe"])
 def test_the_setting_works_for_both_families(family):
     prior = prior_of("box", 2)
-    term = make_term("coverage", family, prior, Options(proposal="nominal", fraction=1.0))
+    term = make_term("coverage", family, prior, Options(proposal="nominal", fraction=1.0)).term
     assert isinstance(term.proposal, Nominal)
     assert term.proposal.prior is prior
     own = Nominal(prior, candidates=8)
     options = Options(proposal=own, fraction=1.0)
-    assert make_term("coverage", family, prior, options).proposal is own
+    assert make_term("coverage", family, prior, options).term.proposal is own
 
 
 def test_misuse_is_named():

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Beta, Independent, Normal, StudentT, Uniform
 
 import prudent
-from prudent.coverage import CoveragePenalty, penalty
+from prudent.coverage import CoveragePenalty, Sometimes, penalty
 from prudent.errors import InputError
 from prudent.estimators.priors import support_box
 from prudent.training import Options, fit, methods
@@ -108,9 +108,13 @@ def test_mistakes_are_named_in_one_line(change, message):
 def test_the_paper_in_one_word():
     """Every option that the paper speaks of is set, whatever our defaults become."""
     objective = methods.get("calnre").objective(MOONS.prior, Options.of("paper"))
-    ours, theirs = objective.objectives["coverage"], CoveragePenalty.paper(MOONS.prior)
+    sometimes, theirs = objective.objectives["coverage"], CoveragePenalty.paper(MOONS.prior)
+    ours = sometimes.term
+    assert sometimes.fraction == 1
     assert ours.penalty.keywords == theirs.penalty.keywords
-    fields = "num_samples target indicator fraction midpoint proposal".split()
+    assert ours.alpha.keywords == theirs.alpha.keywords
+    assert ours.proposal.source == theirs.proposal.source
+    fields = "num_samples target indicator".split()
     for name in fields:
         assert getattr(ours, name) == getattr(theirs, name), name
     ours_alone = {"members", "ensemble", "validation_fraction"}
@@ -181,7 +185,7 @@ class Counting:
     [(1.0, [0, 1, 2, 3, 4, 5]), (0.5, [0, 2, 4]), (1 / 3, [0, 3]), (0.4, [0, 3, 5]), (0.1, [0])],
 )
 def test_a_fraction_of_the_calls_in_training_and_all_of_them_in_evaluation(fraction, looked):
-    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=fraction)
+    term = Sometimes(CoveragePenalty(PROBLEM.prior, num_samples=4), fraction)
     whole = CoveragePenalty(PROBLEM.prior, num_samples=4)
     seen = []
     posterior = Counting(X[:40], seen)
@@ -202,12 +206,12 @@ def test_a_fraction_of_the_calls_in_training_and_all_of_them_in_evaluation(fract
 
 def test_long_runs_look_at_the_share_that_was_asked_for():
     for fraction in (0.3, 0.7, 1 / 7, 0.123):
-        term = CoveragePenalty(PROBLEM.prior, fraction=fraction)
+        term = Sometimes(CoveragePenalty(PROBLEM.prior), fraction)
         assert sum(term._due() for _ in range(2000)) == pytest.approx(2000 * fraction, abs=1)
 
 
 def test_a_call_that_is_left_out_can_be_trained_on_and_is_not_in_the_history():
-    term = CoveragePenalty(PROBLEM.prior, num_samples=4, fraction=0.25)
+    term = Sometimes(CoveragePenalty(PROBLEM.prior, num_samples=4), 0.25)
     posterior = Independent(Normal(X[:40], torch.ones(40, 2)), 1)
     first, second = (term.evaluate(posterior, THETA[:40]) for _ in range(2))
     assert (first.factor, second.factor) == (4, 0)
@@ -228,15 +232,17 @@ def test_effective_draws_of_the_penalty_by_hand():
     posterior = Independent(Normal(0.8 * X[:9], torch.full((9, 2), 0.4)), 1)
     term = CoveragePenalty(PROBLEM.prior, num_samples=32)
     torch.manual_seed(1)
-    result = term.evaluate(posterior, THETA[:9])
+    term(posterior, THETA[:9])
     torch.manual_seed(1)
     draws = PROBLEM.prior.sample((32, 9))
     weight = (posterior.log_prob(draws) - PROBLEM.prior.log_prob(draws)).double().exp()
     expected = (weight.sum(0) ** 2 / (weight**2).sum(0)).mean()
-    assert float(result.figures["effective_samples"]) == pytest.approx(float(expected), rel=1e-4)
+    assert float(term.seen.figures()["effective_samples"]) == pytest.approx(
+        float(expected), rel=1e-4
+    )
     rsample = CoveragePenalty("model-rsample", num_samples=32)
-    figures = rsample.evaluate(posterior, THETA[:9]).figures
-    assert float(figures["effective_samples"]) == pytest.approx(32)
+    rsample(posterior, THETA[:9])
+    assert float(rsample.seen.figures()["effective_samples"]) == pytest.approx(32)
 
 
 def test_early_stopping_stops_and_keeps_the_best():

@@ -17,7 +17,7 @@ from torch import Tensor
 from prudent._settings import whole
 from prudent.contracts import Posterior, Prior
 from prudent.coverage.alpha import effective_size
-from prudent.coverage.proposals import Draws, evaluated, log_density, trial_draws
+from prudent.coverage.proposals import Draws, evaluated, log_density, over, trial_draws
 from prudent.errors import InputError
 
 # Components of Nominal: about the pair's own estimate of the posterior's mean, about the batch's,
@@ -81,7 +81,7 @@ class Nominal:
         log_prob = log_prob.gather(0, index).nan_to_num(0.0, 0.0, 0.0)
         chosen = drawn.gather(0, index.unsqueeze(-1).expand(-1, *theta.shape))
         worth = effective_size(weight).masked_fill(nowhere, 1.0).clamp(max=num_samples)
-        return Draws(chosen, log_prob, worth)
+        return Draws(chosen, over(log_prob), worth=worth)
 
     def _propose(self, posterior: Posterior, number: int, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The candidates, and the log-density of the mixture that they come from."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent.contracts import Posterior, Rows
-from prudent.coverage.proposals import evaluated
+from prudent.coverage.proposals import Scores, evaluated
 from prudent.coverage.sharing import Step
 
 # Rows that are evaluated at a time without a graph.
@@ -46,14 +46,15 @@ class Passes(nn.Module):
     Args:
         tolerance: The draws of least gradient, together worth this share of the sum of its
             absolute values, are left out of the second pass. With 0, only those without any are.
-            The gradient of a weight is off by about ten times as much.
+            The gradient of a weight is off by about ten times as much. With None there is one
+            plain pass, and nothing is remembered.
     """
 
     # The share of draws with a gradient in the last step: minus infinity before the first, which
     # makes two passes to see whether they agree, and infinity if they do not.
     active: Tensor
 
-    def __init__(self, tolerance: float) -> None:
+    def __init__(self, tolerance: float | None) -> None:
         super().__init__()
         self.tolerance = tolerance
         self.register_buffer("active", torch.tensor(-torch.inf))
@@ -62,50 +63,57 @@ class Passes(nn.Module):
         self,
         posterior: Posterior,
         theta: Tensor,
-        function: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
-        step: Step,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The penalty, the alphas and the worth of draws, the first with its gradient.
+        draws: Tensor,
+        function: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """The function of log-densities, with its gradient.
 
         Args:
             posterior: The posteriors of N observations.
-            theta: Places, (L + 1, N, D), of which the first is the nominal theta of each pair.
-            function: The function that makes these three of the log-densities (L + 1, N). Only
-                differences between those of a pair matter to it.
-            step: The step of these pairs.
+            theta: The nominal theta of each pair, (N, D).
+            draws: Their draws, (L, N, D).
+            function: The function that makes a scalar of the log-densities (L + 1, N), of which
+                the first are those of theta. Only differences between those of a pair matter.
         """
+        points = torch.cat((theta.unsqueeze(0), draws))
+        # Where draws move with the weights, their places carry the gradient as well.
+        if self.tolerance is None or points.requires_grad or isinstance(posterior, Scores):
+            return function(evaluated(posterior, points))
         if not torch.is_grad_enabled():
-            return function(_without_graph(posterior, theta))
-        num_draws, active = (len(theta) - 1) * theta.shape[1], float(self.active)
+            return function(_without_graph(posterior, points))
+        step = Step.of(posterior, theta)
+        if not step.takes_draws:  # the draws are evaluated alone
+            step = Step(posterior, theta)
+        num_draws, active = draws.shape[:2].numel(), float(self.active)
         most_active = MOST_ACTIVE - getattr(posterior, "overhead", OVERHEAD) / (3 * num_draws)
         two = active <= most_active and isinstance(posterior, Rows)
         if two:
-            log_prob = _without_graph(posterior, theta)
+            log_prob = _without_graph(posterior, points)
         elif step.takes_draws and active < torch.inf:
-            pair = torch.arange(theta.shape[1], device=theta.device).repeat(len(theta) - 1)
-            found = step.log_prob_with(pair, theta[1:].flatten(0, 1))
-            log_prob = found.unflatten(0, theta.shape[:2])
+            pair = torch.arange(len(theta), device=theta.device).repeat(len(draws))
+            found = step.log_prob_with(pair, draws.flatten(0, 1))
+            log_prob = found.unflatten(0, points.shape[:2])
         else:
-            log_prob = evaluated(posterior, theta)
+            log_prob = evaluated(posterior, points)
         if not two and most_active < 0:  # so few draws that a second pass never pays
             return function(log_prob)
         scalars = log_prob.detach().requires_grad_()
-        value, alphas, worth = function(scalars)
+        value = function(scalars)
         if not value.requires_grad:  # the hard indicator has no gradient
-            return value, alphas, worth
+            return value
         (gradient,) = torch.autograd.grad(value, scalars)
         carrying = active_entries(gradient[1:], self.tolerance)
         if active < torch.inf:
             self.active.fill_(carrying.double().mean())
         if two:
-            again = _again(theta, log_prob, gradient, carrying, step)
+            again = _again(draws, log_prob, gradient, carrying, step)
             if again is None:
                 self.active.fill_(torch.inf)
                 step.forget()
-                again = evaluated(posterior, theta), gradient
+                again = evaluated(posterior, points), gradient
             log_prob, gradient = again
         attached: Tensor = _Attached.apply(value.detach(), log_prob, gradient)
-        return attached, alphas, worth
+        return attached
 
 
 def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
@@ -122,13 +130,13 @@ def active_entries(gradient: Tensor, tolerance: float) -> Tensor:
 
 
 def _again(
-    theta: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step
+    draws: Tensor, seen: Tensor, gradient: Tensor, carrying: Tensor, step: Step
 ) -> tuple[Tensor, Tensor] | None:
     """The log-densities that carry a gradient, now with a graph, and the gradient of each.
 
     Args:
-        theta: The nominal parameters and the draws of N pairs, (L + 1, N, D).
-        seen: Their log-densities in the first pass, (L + 1, N).
+        draws: The draws of N pairs, (L, N, D).
+        seen: The log-densities of the first pass, (L + 1, N), the first those of the nominals.
         gradient: The derivatives of the penalty by these, (L + 1, N).
         carrying: The draws that matter, (L, N); the nominal parameters all do.
         step: The step of these pairs.
@@ -137,7 +145,7 @@ def _again(
         None if the log-densities are not those of the first pass.
     """
     entry, pair = carrying.nonzero(as_tuple=True)
-    again = step.log_prob_with(pair, theta[1:][entry, pair])
+    again = step.log_prob_with(pair, draws[entry, pair])
     before = torch.cat((seen[0], seen[1:][entry, pair]))
     if not torch.allclose(again, before, rtol=ROUNDING, atol=ROUNDING, equal_nan=True):
         return None

@@ -1,6 +1,8 @@
 """The proposals that the draws of the coverage penalty come from."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -8,61 +10,118 @@ from torch.distributions import Distribution, Independent, Uniform
 
 from prudent._choices import MODELS
 from prudent.contracts import Posterior, Reparametrized, SampleAndLogProb, Shape
+from prudent.coverage.draws import pool_scores
 from prudent.errors import InputError, unknown_name
 
 
-class Draws(NamedTuple):
+@dataclass(frozen=True)
+class Draws:
     """The draws for N pairs.
 
     Args:
         theta: The draws, (L, N, D).
-        log_proposal: Their log-density under the proposal, (L, N), or None where the posterior
-            itself made them.
+        log_weight: The function from their log-density under the posterior (L, N) to the logs of
+            their weights, up to a constant per pair.
+        density: What their densities are evaluated by, if not the posterior.
         worth: The number of equally weighted draws that they stand for, (N,), or None where their
             weights say it.
     """
 
     theta: Tensor
-    log_proposal: Tensor | None
+    log_weight: Callable[[Tensor], Tensor]
+    density: Any = None
     worth: Tensor | None = None
 
 
 @runtime_checkable
 class Drawing(Protocol):
-    """A proposal that looks at the posterior and at the pairs before it draws."""
+    """A proposal; it may look at the posterior and at the pairs before it draws."""
 
     def draw(self, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
         """The draws for each pair of a batch, theta (N, D)."""
 
 
-def draw(proposal: Any, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
-    """The draws for each pair of a batch."""
-    if isinstance(proposal, Drawing):
-        return proposal.draw(posterior, num_samples, theta)
-    log_proposal = None
-    if proposal in ("model-rsample", "draws"):
+def over(log_proposal: Tensor) -> Callable[[Tensor], Tensor]:
+    """The weights of draws whose log-density under their proposal is known, (L, N)."""
+    return lambda log_prob: log_prob - log_proposal.to(log_prob)
+
+
+class PriorDraws:
+    """Draws of a distribution that knows nothing of the posterior, such as the prior."""
+
+    def __init__(self, source: Any) -> None:
+        if not isinstance(source, SampleAndLogProb):
+            trial_draws(source, "proposal")
+        self.source = source
+
+    @torch.no_grad()
+    def draw(self, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
+        """The draws for each pair of a batch, theta (N, D)."""
+        shape = (num_samples, len(theta))
+        if isinstance(self.source, SampleAndLogProb):
+            draws, log_proposal = self.source.sample_and_log_prob(shape)
+        else:
+            draws = self.source.sample(shape)
+            log_proposal = log_density(self.source, draws)
+        return Draws(fitting(draws, num_samples, theta), over(log_proposal))
+
+
+class ModelDraws:
+    """Draws of the posterior itself, which weigh the same; their weights have a gradient."""
+
+    @torch.no_grad()
+    def draw(self, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
+        """The draws for each pair of a batch, theta (N, D)."""
+        draws = fitting(posterior.sample((num_samples,)), num_samples, theta)
+        return Draws(draws, lambda log_prob: log_prob - log_prob.detach())
+
+
+class MovingDraws:
+    """Draws of the posterior itself that are a differentiable function of its weights.
+
+    Args:
+        scored: Whether they are compared by how close they are to each other, not by density.
+    """
+
+    def __init__(self, *, scored: bool) -> None:
+        self.scored = scored
+
+    def draw(self, posterior: Any, num_samples: int, theta: Tensor) -> Draws:
+        """The draws for each pair of a batch, theta (N, D)."""
         if not isinstance(posterior, Reparametrized):
             raise InputError(
-                f'proposal="{proposal}" needs `rsample`, and {type(posterior).__name__} has '
-                'none; use "model" or the prior.'
+                f'proposal="{"draws" if self.scored else "model-rsample"}" needs `rsample`, and '
+                f'{type(posterior).__name__} has none; use "model" or the prior.'
             )
-        draws = posterior.rsample((num_samples,))
-    else:
-        with torch.no_grad():
-            if proposal == "model":
-                draws = posterior.sample((num_samples,))
-            elif isinstance(proposal, SampleAndLogProb):
-                draws, log_proposal = proposal.sample_and_log_prob((num_samples, len(theta)))
-            else:
-                draws = proposal.sample((num_samples, len(theta)))
-                log_proposal = log_density(proposal, draws)
+        draws = fitting(posterior.rsample((num_samples,)), num_samples, theta)
+        return Draws(draws, torch.zeros_like, Scores() if self.scored else None)
+
+
+class Scores:
+    """The score of draws among each other in the place of a log-density."""
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """The scores of the nominal parameters, first, and of their draws (L + 1, N, D)."""
+        return pool_scores(theta[0], theta[1:])
+
+
+def fitting(draws: Tensor, num_samples: int, theta: Tensor) -> Tensor:
+    """The draws, which must be as many as were asked for, and like theta (N, D)."""
     if draws.shape != (num_samples, *theta.shape):
         raise InputError(
             f"expected the proposal to draw {(num_samples, *theta.shape)} to match "
             f"`theta` {tuple(theta.shape)}, got {tuple(draws.shape)}. A distribution over D "
             "parameters needs event_shape (D,): wrap it in torch.distributions.Independent."
         )
-    return Draws(draws.to(theta), log_proposal)
+    return draws.to(theta)
+
+
+def checked(theta: Any) -> Tensor:
+    """The nominal parameters of a batch (N, D), refused if they are something else."""
+    if not isinstance(theta, Tensor) or theta.ndim != 2 or len(theta) == 0:
+        came = tuple(theta.shape) if isinstance(theta, Tensor) else type(theta).__name__
+        raise InputError(f"expected `theta` as a tensor of shape (N, D), N >= 1, got {came}.")
+    return theta
 
 
 class Even:
@@ -188,20 +247,20 @@ def support_bounds(found: Any, dim: int) -> tuple[Tensor, Tensor] | None:
     return torch.zeros(dim) + low, torch.zeros(dim) + high
 
 
-def check_proposal(proposal: Any) -> None:
-    """Refuse what cannot serve as a proposal."""
-    if isinstance(proposal, Drawing):
-        return
-    if proposal in ("nominal", "even"):
+def proposal_of(source: Any) -> Drawing:
+    """The proposal that the argument of a penalty stands for, refused if it cannot be one."""
+    if isinstance(source, Drawing):
+        return source
+    if not isinstance(source, str):
+        return PriorDraws(source)
+    if source in ("nominal", "even"):
         raise InputError(
-            f'proposal="{proposal}" needs the prior; pass '
-            f"prudent.coverage.{proposal.capitalize()}(prior)."
+            f'proposal="{source}" needs the prior; pass '
+            f"prudent.coverage.{source.capitalize()}(prior)."
         )
-    if isinstance(proposal, str):
-        if proposal not in MODELS:
-            raise unknown_name("proposal", proposal, MODELS, "Or pass a torch distribution.")
-    elif not isinstance(proposal, SampleAndLogProb):
-        trial_draws(proposal, "proposal")
+    if source not in MODELS:
+        raise unknown_name("proposal", source, MODELS, "Or pass a torch distribution.")
+    return ModelDraws() if source == "model" else MovingDraws(scored=source == "draws")
 
 
 def trial_draws(found: Any, role: str) -> Tensor:

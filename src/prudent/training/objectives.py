@@ -17,8 +17,8 @@ from torch.nn.functional import softplus
 
 from prudent._randomness import seeded
 from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior, SampleAndLogProb
-from prudent.coverage.nominal import Nominal
-from prudent.coverage.penalty import CoveragePenalty
+from prudent.coverage import CoveragePenalty, Nominal, Sometimes
+from prudent.coverage.figures import evaluation
 from prudent.coverage.proposals import even_if_possible
 from prudent.coverage.sharing import Step
 from prudent.errors import InputError, unknown_name
@@ -92,8 +92,7 @@ class WeightedSum:
         with Step(posterior, theta, self.pool, self.wanted).running():
             # The loss last: a penalty evaluates the points of the loss beside its own.
             for name, term in reversed(self.objectives.items()):
-                value = getattr(term, "evaluate", term)(posterior, theta)
-                found[name] = value if isinstance(value, Evaluation) else Evaluation(value)
+                found[name] = evaluation(term, posterior, theta)
         return {name: found[name] for name in self.objectives}
 
     def total(self, terms: Mapping[str, Evaluation], ramp: float = 1.0) -> Tensor:
@@ -139,8 +138,9 @@ weighted_sum = WeightedSum
 
 def _name(term: Objective) -> str:
     """``nll`` for a function, ``coverage`` for a CoveragePenalty."""
-    default = type(term).__name__.removesuffix("Penalty").lower()
-    return str(getattr(term, "__name__", default))
+    inner = term.term if isinstance(term, Sometimes) else term
+    default = type(inner).__name__.removesuffix("Penalty").lower()
+    return str(getattr(inner, "__name__", default))
 
 
 def make_term(name: str, family: str, prior: Prior, options: Options) -> Objective:
@@ -151,7 +151,8 @@ def make_term(name: str, family: str, prior: Prior, options: Options) -> Objecti
         raise unknown_name("term", name, [*LOSSES, "coverage"])
     settings = {setting: getattr(options, setting) for setting in COVERAGE_OPTIONS}
     settings["proposal"] = _proposal(family, prior, options.proposal)
-    return CoveragePenalty(**settings)
+    fraction = settings.pop("fraction")
+    return Sometimes(CoveragePenalty(**settings), fraction)
 
 
 def _proposal(family: str, prior: Prior, proposal: Any) -> Any:
