@@ -197,7 +197,7 @@ def test_an_out_of_fold_diagnosis_is_saved_whole(method, way, tmp_path):
     options = {"method": method, "members": 2, "ensemble": "folds", **SMALL, "epochs": 1}
     estimator = prudent.fit(*problem.draw(80, 0), problem.prior, **options)
     if way == "draws":  # no method of ours is judged by them
-        judged = prudent.diagnose(estimator, *problem.draw(80, 0), method=way, progress=False)
+        judged = prudent.diagnose(estimator, *problem.draw(80, 1), method=way, progress=False)
         estimator.out_of_fold = replace(judged, out_of_fold=True)
     found = estimator.out_of_fold
     assert found.computed_by == way

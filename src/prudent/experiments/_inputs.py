@@ -80,13 +80,14 @@ def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inp
     problem and seed; None keeps no simulations on disk.
     """
     problem = problems.get(config.problem)
-    test = finite(*draw(problem, config.num_test, config.seed, "test")[:2])
     # Without its file nobody could tell whether a simulator has changed.
     can_change = ":" in config.problem and not config.source
     if num_simulations is None or can_change or find_spec("zarr") is None:
         training: Data = draw_pairs(problem, config.budget, config.seed)
     else:
         training = _shared(problem, config, root, max(num_simulations, config.budget))
+    # Last, as a simulator that always fails is told with its reason by those before.
+    test = finite(*draw(problem, config.num_test, config.seed, "test")[:2])
     return Inputs(problem, training, test)
 
 
