@@ -41,7 +41,7 @@ TABLES = {
     "ranks": ("test", "parameter", "level", "value", "lower", "upper", "p_value"),
     "draws": ("kind", "draw", "parameter", "value"),
 }
-RANKS = {"level": "levels", "value": "values", "lower": "lower", "upper": "upper"}
+RANKS = {name: name for name in ("level", "value", "lower", "upper")}
 DRAWS = {"value": "values"}
 
 
@@ -166,7 +166,10 @@ def _publish(path, config):
     }
     if config.thorough:
         ranks, draws = _columns(_ranks(config), RANKS), _columns(_draws(config), DRAWS)
-        files["thorough.json"] = to_json({"ranks": ranks, "draws": draws})
+        tests = {row["test"]: [] for row in ranks}
+        for row in ranks:
+            tests[row.pop("test")].append(row)
+        files["thorough.json"] = to_json({"diagnostics": tests, "draws": draws})
     store.publish(path, files, made["metrics"], timing)
 
 
