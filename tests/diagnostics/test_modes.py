@@ -8,6 +8,7 @@ from torch.distributions import Independent, Normal
 import prudent
 from prudent.diagnostics.expected_coverage import MISSED_SHARE
 
+pytestmark = pytest.mark.usefixtures("any_theta")
 # Parameters, and the width of a spurious mode in a box of side ten.
 SPURIOUS = [(1, 0.01), (2, 0.03), (3, 0.2), (3, 0.1), (4, 0.2), (4, 0.1), (5, 0.2)]
 
