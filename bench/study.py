@@ -7,8 +7,9 @@ to it, and it continues on any machine that has the file.
 import json
 import math
 import re
+from functools import cache
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 from filelock import FileLock
 
@@ -66,22 +67,27 @@ class Study:
 
 
 class SweepStudy(Study):
-    """The runs of a file of the folder sweeps; they themselves are in runs.
+    """The runs of files of the folder sweeps; they themselves are in runs.
 
     Args:
-        name: The name of the sweep.
+        name: The name of the study.
         key: See :class:`Study`.
         order: A function of a configuration by which runs are sorted.
+        sweeps: The names of the files, if not one of the name of the study.
     """
 
-    def __init__(self, name, key, order=None):
+    def __init__(self, name, key, order=None, sweeps=()):
         super().__init__(name, key)
-        self.name, self.order, self.runs = name, order, ROOT / "runs" / name
+        self.sweeps, self.order, self.runs = sweeps or (name,), order, ROOT / "runs" / name
+
+    def plan(self):
+        """All runs in the order in which they are made: the name of a file, a configuration."""
+        found = [(name, one) for name in self.sweeps for one in sweep(name).configs]
+        return sorted(found, key=lambda pair: (self.order or (lambda _: 0))(pair[1]))
 
     def run(self):
         """Make the runs that are missing, one after the other."""
-        configs = read_sweep(ROOT / "sweeps" / f"{self.name}.toml").configs
-        for config in sorted(configs, key=self.order or (lambda _: 0)):
+        for _, config in self.plan():
             # Runs of earlier versions were kept without the curve, by which they can be judged.
             if config.identity not in {one["run"] for one in self.read() if "inside" in one}:
                 self.keep([row(run_one(config, self.runs / config.identity))])
@@ -89,6 +95,12 @@ class SweepStudy(Study):
     def collect(self):
         """Take in the runs that a sweep has made."""
         self.keep(map(row, load_runs(self.runs)))
+
+
+@cache
+def sweep(name):
+    """The sweep of a file of the folder sweeps."""
+    return read_sweep(ROOT / "sweeps" / f"{name}.toml")
 
 
 def row(run):
@@ -104,6 +116,10 @@ def row(run):
         "verdict": run.verdict.kind,
         **measured(run.metrics, run.coverage),
         "seconds": run.timing["seconds"]["train"],
+        # What other work on the machine disturbs less.
+        "median_epoch": median(run.timing["epoch_seconds"]),
+        "fastest_epoch": min(run.timing["epoch_seconds"]),
+        "epochs": len(run.timing["epoch_seconds"]),
         "diagnose_seconds": run.timing["seconds"]["diagnose"],
     }
 
