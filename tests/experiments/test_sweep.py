@@ -269,6 +269,16 @@ class TestCost:
         assert seconds(unknown) == pytest.approx(seconds(typical), rel=1e-3)
         assert seconds(unknown) > 10
 
+    def test_networks_of_the_paper_have_costs_of_their_own(self):
+        paper = Options.of("paper")
+        own = dataclasses.replace(paper, networks="standard")
+        ratios = [
+            seconds(RunConfig("slcp", method, 1024, training=paper))
+            / seconds(RunConfig("slcp", method, 1024, training=own))
+            for method in ("nre", "calnre")
+        ]
+        assert min(ratios) > 1.5
+
     def test_what_was_not_measured_is_not_free(self, monkeypatch):
         plain = METHODS["nre"]
         rows = {

@@ -1,11 +1,11 @@
 """What a run costs, before it is run: measured seconds per step, and what finished runs took.
 
 The table ``cost.json`` was measured by ``bench/steps.py`` on one machine (2 cores of x86-64, torch
-2.13.0, one thread, little else going on). For each problem it has the seconds of 1,000
-simulations and, for each family of estimators, the seconds of a step without a regularizer, with
-the balance of the classifier, and with the coverage penalty and 16 draws; the seconds of
-diagnosing 1,000 test pairs; and the megabytes of a finished run. Elsewhere it can be wrong by a
-factor of two and more; finished runs in the same directory correct it.
+2.13.0, one thread, seconds of the processor). For each problem it has the seconds of 1,000
+simulations and, for each family of estimators and kind of networks, the seconds of a step without
+a regularizer, with the balance of the classifier, and with the coverage penalty and 16 draws; the
+seconds of diagnosing 1,000 test pairs; and the megabytes of a finished run. It can be wrong by a
+factor of two and more, elsewhere or beside other work; finished runs in the same directory help.
 """
 
 import json
@@ -98,12 +98,12 @@ def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str],
 
 
 @cache
-def _table() -> Any:
-    return json.loads(TABLE.read_bytes())
+def _table(networks: str) -> Any:
+    return {n: r | r.get(networks, {}) for n, r in json.loads(TABLE.read_bytes()).items()}
 
 
 def _cost(config: RunConfig) -> dict[str, float]:
-    table, family = _table(), methods.get(config.method).family
+    table, family = _table(config.training.networks), methods.get(config.method).family
     unknown = {"simulate": 0.0, "row_bytes": table[TYPICAL]["row_bytes"]}
     row = table.get(config.problem.removesuffix("_pycbc"), unknown)
     known = row.get(family) or table[TYPICAL].get(family) or table[TYPICAL]["nre"]
