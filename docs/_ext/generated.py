@@ -10,26 +10,52 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import click
 
+from prudent._progress import duration
 from prudent._settings import Setting, settings_of
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
 from prudent.diagnostics.expected_coverage import metric
-from prudent.experiments.config import KEYS
+from prudent.experiments.config import KEYS, RunConfig
+from prudent.experiments.cost import TABLE, seconds
 from prudent.experiments.engines.slurm import Job
+from prudent.experiments.sweep import read_sweep
 from prudent.problems import DESCRIPTIONS
 from prudent.training.methods import METHODS
 from prudent.training.options import PRESETS
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "bench" / "results.json"
+COSTS = {
+    ("nre", "step"): "NRE",
+    ("nre", "balance"): "BNRE",
+    ("nre", "coverage"): "CalNRE",
+    ("npe", "step"): "NPE",
+    ("npe", "balance"): "BNPE",
+    ("npe", "coverage"): "CalNPE",
+    ("nre", "diagnose"): "diagnosis of NRE",
+    ("npe", "diagnose"): "diagnosis of NPE",
+}
+SWEEPS = {
+    "smoke": "everything once, small",
+    "laptop": "all problems and methods, 1,024 to 4,096 simulations, 3 seeds",
+    "overhead": "training time against L on SLCP",
+    "unseen": "the recommended estimator against other ways to be conservative",
+    "price": "the penalty in every fifth step against all steps",
+    "sensitivity": "weight and L on Weinberg, with ensembles",
+    "paper": "the paper's experiments as far as a small machine gets",
+    "conservative": "the paper's main figures",
+    "calibrated": "the paper's appendix C",
+}
+SCHEDULED = ("conservative", "laptop")
+HAND_OUT = 0.001  # seconds that handing out a run takes, measured by bench/schedule.py
 MARKER = re.compile(r"^% generated: (\w+)$", re.MULTILINE)
 NOTEBOOK = re.compile(r"\A---\n.*?file_format: mystnb.*?\n---\n", re.DOTALL)
 FIRST_CELL = """
@@ -131,6 +157,46 @@ def bench() -> str:
     return table(("quantity", "value"), [(key, f"{value:g}") for key, value in rows.items()])
 
 
+def cost() -> str:
+    """The table by which the time of sweeps is expected, in milliseconds and seconds."""
+    rows = []
+    for problem, row in sorted(json.loads(TABLE.read_bytes()).items()):
+        cells = [problem.replace("_", " ")]
+        for family, key in COSTS:
+            known = (row.get("paper", row)[family][key], row[family][key])
+            unit = 1 if key == "diagnose" else 1000
+            cells.append(" / ".join(f"{unit * value:.3g}" for value in known))
+        rows.append(tuple(cells))
+    return table(("problem", *COSTS.values()), rows)
+
+
+def sweep_files() -> str:
+    """The files of the folder sweeps, and what they cost on two cores."""
+    rows = []
+    for name, text in SWEEPS.items():
+        configs = read_sweep(ROOT / "sweeps" / f"{name}.toml").configs
+        rows.append((f"`{name}.toml`", text, f"{len(configs):,}", lasting(configs, 2)))
+    return table(("file", "what it is", "runs", "estimate, 2 cores"), rows)
+
+
+def schedule() -> str:
+    """How long the paper's main figures and a small sweep take on many cores."""
+    full, laptop = (read_sweep(ROOT / "sweeps" / f"{name}.toml").configs for name in SCHEDULED)
+    quick = [one for one in full if one.problem not in ("gravitational_waves", "spatial_sir")]
+    rows = [
+        (f"{cores:,}", *(lasting(configs, cores) for configs in (full, quick, laptop)))
+        for cores in script("schedule").CORES
+    ]
+    head = ("cores", "all six problems", "without gravitational waves and spatial SIR")
+    return table((*head, "`laptop.toml`"), rows)
+
+
+def lasting(configs: Sequence[RunConfig], cores: int) -> str:
+    """How long runs take on so many cores."""
+    taken = script("schedule").makespan([*map(seconds, configs)], cores, HAND_OUT)
+    return duration(taken, about=True)
+
+
 def unseen() -> str:
     """The results of the study of coverage on unseen pairs."""
     study = script("unseen")
@@ -207,6 +273,7 @@ PARTS: dict[str, Callable[[], str]] = {
     for part in (
         bench,
         commands,
+        cost,
         exit_codes,
         figures,
         methods,
@@ -214,7 +281,9 @@ PARTS: dict[str, Callable[[], str]] = {
         presets,
         problems,
         run_keys,
+        schedule,
         slurm_keys,
+        sweep_files,
         training_keys,
         unseen,
         unseen_short,
