@@ -12,9 +12,10 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 import numpy as np
-from study import chance, signed
+from study import signed
 
 from prudent._plots import plain_name
+from prudent.diagnostics.verdict import band
 from prudent.training.methods import look
 
 CLOSE = 0.1  # nats that count as close
@@ -126,7 +127,9 @@ def excess(lines):
 
 def slack(lines):
     """How far the average curve is above the least that chance explains at its worst level."""
-    return chance(sum(one["num_pairs"] for one in lines)) + float(excess(lines)[1].min())
+    levels, above = excess(lines)
+    least, _ = band(sum(one["num_pairs"] for one in lines), tuple(levels.tolist()))
+    return float((above + levels - least).min())
 
 
 def sharpness(one):
