@@ -10,8 +10,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WOR
 CORE := .venv-core/bin
 # What needs no extra.
 CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
-	tests/estimators/test_families.py tests/experiments/test_prior_files.py \
-	tests/experiments/test_settings.py tests/training/test_objectives.py \
+	tests/priors \
+	tests/test_settings.py tests/training/test_objectives.py \
 	tests/training/test_options.py tests/diagnostics/test_verdict.py
 # What is imported is compiled then; torch alone has thousands of files that never are. Where an
 # environment forbids to keep that, each of the hundreds of processes of the tests compiles anew.

@@ -11,9 +11,9 @@ from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs, provenance, read
 from prudent.diagnostics import c2st, kl, local_coverage, mmd, posterior_ranks, predictive_check
 from prudent.errors import DataError, InputError, PrudentError
-from prudent.estimators.families import Product
-from prudent.estimators.priors import log_prior
-from prudent.experiments.prior_files import from_table
+from prudent.priors.density import log_density
+from prudent.priors.families import Product
+from prudent.priors.files import from_table
 from prudent.training import methods
 
 # Whole numbers, of which theta are made here, are no draws of the prior.
@@ -381,12 +381,12 @@ def test_draws_that_torch_rounds_to_the_edge_train(method, low):
 def test_the_edge_of_a_box_is_inside_and_beyond_is_not():
     edge = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0 + 1e-6, 0.5], [-1e-6, 0.5]])
     flat = uniform([0.0, 0.0], [1.0, 1.0], torch.float32)
-    assert log_prior(flat, edge).tolist() == [0.0, 0.0, 0.0, -torch.inf, -torch.inf]
+    assert log_density(flat, edge).tolist() == [0.0, 0.0, 0.0, -torch.inf, -torch.inf]
     several = Independent(Uniform(torch.zeros(3, 2), torch.tensor([[1.0], [2.0], [5.0]])), 1)
-    found = log_prior(several, edge[:3].double())
+    found = log_density(several, edge[:3].double())
     torch.testing.assert_close(found, several.log_prob(torch.full((3, 2), 0.5)).double())
     product = Product([Uniform(0.0, 1.0), Normal(0.0, 1.0)])
     inside = torch.tensor([True, True, True, False, False])
-    assert torch.equal(log_prior(product, edge).isfinite(), inside)
+    assert torch.equal(log_density(product, edge).isfinite(), inside)
     beta = Independent(Beta(torch.full((2,), 0.5), torch.full((2,), 0.5)), 1)
-    assert torch.equal(log_prior(beta, edge).isfinite(), inside)
+    assert torch.equal(log_density(beta, edge).isfinite(), inside)

@@ -6,7 +6,7 @@ from torch.distributions import Independent, Normal, Uniform
 
 import prudent
 from prudent.coverage import CoveragePenalty, Nominal, alpha
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 NOISE = 0.4
 BOX = Independent(Uniform(-torch.ones(2), torch.ones(2)), 1)
@@ -60,9 +60,9 @@ def check_alpha(model, prior, log_prob, normalized):
         posterior = adapted(x)
         ours = (posterior.unnormalized() if normalized else posterior).log_prob(every)
         flat = log_prob(every.flatten(0, 1), x.expand(17, *x.shape).flatten(0, 1))
-    theirs = flat.reshape(17, 32) + (0 if normalized else log_prior(prior, every))
+    theirs = flat.reshape(17, 32) + (0 if normalized else log_density(prior, every))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    weight = theirs[1:] - log_prior(prior, draws)
+    weight = theirs[1:] - log_density(prior, draws)
     expected = alpha(theirs[0], theirs[1:], weight, indicator="hard")
-    found = alpha(ours[0], ours[1:], ours[1:] - log_prior(prior, draws), indicator="hard")
+    found = alpha(ours[0], ours[1:], ours[1:] - log_density(prior, draws), indicator="hard")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)

@@ -16,8 +16,9 @@ from torch.distributions import (
 from prudent.coverage import CoveragePenalty, alpha, penalty
 from prudent.coverage.figures import evaluation
 from prudent.coverage.nominal import SHARES, Nominal
-from prudent.coverage.proposals import Even, even_if_possible, log_density, proposal_of
+from prudent.coverage.proposals import Even, even_if_possible, proposal_of
 from prudent.errors import InputError
+from prudent.priors.density import log_density
 from prudent.training import Options
 from prudent.training.objectives import make_term
 

@@ -21,7 +21,7 @@ import prudent
 from prudent.datasets import Pairs, Stream, provenance
 from prudent.datasets.provenance import distinct, refuse_seen, remembered, strays
 from prudent.errors import DataError, InputError
-from prudent.estimators.families import LogUniform, Product, RowPrior, Truncated
+from prudent.priors.families import LogUniform, Product, RowPrior, Truncated
 from prudent.problems import box
 
 SQUARE = box([-3.0, -3.0], [3.0, 3.0])

@@ -7,7 +7,6 @@ from torch.distributions import Independent, Normal, Uniform
 
 import prudent
 from prudent.diagnostics import Ranks
-from prudent.estimators.priors import log_prior
 from prudent.problems import slcp
 from prudent.problems.gaussian import NOISE
 
@@ -98,7 +97,7 @@ def wrong(name, widen=1.0, shift=0.0):
     def log_density(theta, x):
         moved = theta - shift * torch.eye(problem.dim)[0]
         value = problem.log_posterior(moved, x) / widen**2
-        return value + log_prior(problem.prior, theta)
+        return value + log_density(problem.prior, theta)
 
     return density(log_density, problem.prior)
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 import pytest
 
+from prudent._tables import Mistakes
 from prudent.cli.entry import cli
 from prudent.experiments.config import KEYS
-from prudent.experiments.prior_files import from_table
-from prudent.experiments.settings import Mistakes
 from prudent.experiments.sweep import read_blocks, read_job
+from prudent.priors.files import from_table
 from prudent.reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[2]

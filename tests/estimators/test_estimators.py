@@ -11,7 +11,8 @@ from torch.distributions import Exponential, Independent, MultivariateNormal, No
 import prudent
 from prudent.errors import DataError, InputError, StoreError
 from prudent.estimators import FlowEstimator, RatioEstimator
-from prudent.estimators.priors import from_spec, log_prior, to_spec
+from prudent.priors.checks import from_spec, to_spec
+from prudent.priors.density import log_density
 
 KINDS = [RatioEstimator, FlowEstimator]
 
@@ -256,8 +257,8 @@ def test_a_file_cannot_name_any_class():
 def test_prior_density_outside_its_support_is_zero():
     prior = PRIORS[0]
     theta = torch.tensor([[0.5, 0.5], [1.5, 0.5], [-0.1, 2.0]])
-    assert log_prior(prior, theta).tolist() == [0.0, -torch.inf, -torch.inf]
-    assert log_prior(prior, theta[1:]).tolist() == [-torch.inf] * 2
+    assert log_density(prior, theta).tolist() == [0.0, -torch.inf, -torch.inf]
+    assert log_density(prior, theta[1:]).tolist() == [-torch.inf] * 2
 
 
 @pytest.mark.parametrize("hidden", [None, (), (8,)])

@@ -14,7 +14,8 @@ from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator
 from prudent.estimators._regression import Regression
 from prudent.estimators._support import Support
 from prudent.estimators.ensemble import log_pool, tempered
-from prudent.estimators.priors import Product, log_prior
+from prudent.priors.density import log_density
+from prudent.priors.families import Product
 
 POOLS = ("mixture", "log")
 
@@ -126,7 +127,7 @@ def test_hot_posteriors_end_as_the_prior_and_not_at_its_edges():
     posterior = tempered(members(2)[0], 1e6)(observations())
     theta = box(2).sample((50, 3))
     with torch.no_grad():
-        expected = log_prior(box(2), theta)
+        expected = log_density(box(2), theta)
         torch.testing.assert_close(posterior.log_prob(theta), expected, atol=0.01, rtol=0)
 
 
@@ -176,7 +177,7 @@ def test_the_support_has_no_edges(name):
         assert float(jacobian.det().abs().log()) == pytest.approx(float(log_volume[row]), abs=1e-3)
     torch.testing.assert_close(support.log_volume(values), log_volume, atol=1e-4, rtol=1e-4)
     draws = support.inverse(3 * torch.randn(1000, theta.shape[1]))
-    assert bool((log_prior(prior, draws) > -torch.inf).all())
+    assert bool((log_density(prior, draws) > -torch.inf).all())
 
 
 def test_uniform_priors_are_normal_there_and_nothing_is_outside():
@@ -191,11 +192,11 @@ def test_uniform_priors_are_normal_there_and_nothing_is_outside():
 
 def test_flows_of_a_box_do_not_leak():
     draws = members(2)[0](observations()).sample((4000,))
-    assert bool((log_prior(box(2), draws) > -torch.inf).all())
+    assert bool((log_density(box(2), draws) > -torch.inf).all())
     paper = FlowEstimator(box(2), 2, (2,), **FlowEstimator.paper((2,)))
     paper.adapt(box(2).sample((100,)), torch.randn(100, 2))
     raw = paper.eval()(observations()).unnormalized()
-    leaks = log_prior(box(2), raw.sample((4000,))) == -torch.inf
+    leaks = log_density(box(2), raw.sample((4000,))) == -torch.inf
     assert bool(leaks.any())
 
 
@@ -238,7 +239,7 @@ def test_a_floor_is_the_prior_as_one_more_member():
     theta[0] = 10.0  # outside the prior
     share = torch.tensor([0.8, 0.2]).log()
     expected = torch.logaddexp(
-        plain(observations()).log_prob(theta) + share[0], log_prior(box(2), theta) + share[1]
+        plain(observations()).log_prob(theta) + share[0], log_density(box(2), theta) + share[1]
     )
     found = floored(observations()).log_prob(theta)
     torch.testing.assert_close(found, expected)

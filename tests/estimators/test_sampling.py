@@ -13,8 +13,9 @@ from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators import RatioEstimator, importance, mcmc, sampling
 from prudent.estimators.mcmc import autocorrelation_time
-from prudent.estimators.priors import Product, log_prior
 from prudent.estimators.sampling import draw
+from prudent.priors.density import log_density
+from prudent.priors.families import Product
 from prudent.problems.gaussian import exact_posterior
 from prudent.problems.problem import box
 
@@ -212,7 +213,7 @@ def test_the_effective_size_is_what_estimates_vary_by(target):
     assert size.shape == (40,)
     ratio, prior = target.log_ratio(wrong=False), target.prior
     draws = importance.weighted_draws(
-        lambda theta, rows: ratio(theta) + log_prior(prior, theta), prior, 40
+        lambda theta, rows: ratio(theta) + log_density(prior, theta), prior, 40
     )
     weight = (draws.log_prob - draws.log_proposal).softmax(0)
     torch.testing.assert_close(effective_size(weight).mean(), size.mean(), rtol=0.1, atol=0)
@@ -247,7 +248,7 @@ def test_effective_size_of_weights_by_hand():
 def test_weighted_draws_stay_on_every_support(prior):
     """The prior itself as the target: it integrates to one, and to its own mean."""
     torch.manual_seed(0)
-    draws = importance.weighted_draws(lambda theta, rows: log_prior(prior, theta), prior, 3)
+    draws = importance.weighted_draws(lambda theta, rows: log_density(prior, theta), prior, 3)
     assert draws.resolved.all()
     assert prior.support.check(draws.theta).all()
     assert draws.log_weight.logsumexp(0).sub(math.log(len(draws.theta))).abs().max() < 0.05

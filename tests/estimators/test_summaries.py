@@ -14,8 +14,9 @@ import prudent
 from prudent.errors import DataError, InputError
 from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator, summaries
 from prudent.estimators.importance import SamplingReport
-from prudent.estimators.priors import Product, marginal_density
 from prudent.estimators.summaries import NUM_DRAWS, Summaries, check_names
+from prudent.priors.checks import marginal_density
+from prudent.priors.families import Product
 from prudent.problems.gaussian import exact_posterior
 from prudent.recalibration import Powered, conformalize
 

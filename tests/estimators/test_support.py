@@ -15,7 +15,7 @@ from prudent._randomness import seeded
 from prudent.diagnostics import posterior_ranks, sbc, tarp
 from prudent.estimators import Ensemble, FlowEstimator
 from prudent.estimators._support import axis_bounds, leaks
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 NOISE = 0.2
 
@@ -128,7 +128,7 @@ def test_densities_integrate_to_one_inside(kind):
     if kind != "line":
         raw = posterior.unnormalized().log_prob(cells).exp().sum(dim=0) * 0.02**2
         torch.testing.assert_close(raw, torch.ones(4), atol=1e-3, rtol=0)
-        inside = log_prior(KINDS[kind][0], cells[:, 0]) > -torch.inf
+        inside = log_density(KINDS[kind][0], cells[:, 0]) > -torch.inf
         assert bool((posterior.log_prob(cells)[~inside] == -torch.inf).all())
 
 
@@ -199,4 +199,4 @@ def test_no_draws_outside_the_prior_on_any_problem(name):
         theta = problem.prior.sample((64,))
         estimator.adapt(theta, torch.randn(64, 3))
         draws = estimator.eval()(torch.zeros(2, 3)).sample((200,))
-        assert bool((log_prior(problem.prior, draws) > -torch.inf).all())
+        assert bool((log_density(problem.prior, draws) > -torch.inf).all())

@@ -13,7 +13,7 @@ from prudent.diagnostics import diagnose, measure
 from prudent.diagnostics._points import Samples
 from prudent.errors import InputError
 from prudent.estimators.ensemble import tempered
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 from prudent.problems.gaussian import NOISE, exact_posterior
 from prudent.recalibration import Powered, conformalize, recalibrate, temperature
 from prudent.recalibration.temperature import COSTLY, fit_temperature, is_safe
@@ -92,7 +92,7 @@ def test_one_density_is_wider_and_inside_the_prior():
     inner = density(lambda theta, x: exact_posterior(x).log_prob(theta), prior)
     hot = Powered(inner, 3.0)(NEW[1][:4])
     theta = 4.5 * torch.randn(200, 4, 2)
-    known = log_prior(prior, theta)
+    known = log_density(prior, theta)
     expected = known + (exact_posterior(NEW[1][:4]).log_prob(theta) - known) / 3
     torch.testing.assert_close(
         hot.log_prob(theta), expected.masked_fill(known == -torch.inf, -torch.inf)

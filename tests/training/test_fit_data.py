@@ -15,9 +15,10 @@ from prudent import fit, problems
 from prudent.datasets import Pairs, Stream, read
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import DataError, InputError
-from prudent.estimators.families import Product
-from prudent.estimators.priors import from_spec, log_prior, to_spec
-from prudent.experiments.prior_files import from_table
+from prudent.priors.checks import from_spec, to_spec
+from prudent.priors.density import log_density
+from prudent.priors.families import Product
+from prudent.priors.files import from_table
 from prudent.problems import Problem
 
 GAUSSIAN = problems.get("gaussian")
@@ -225,7 +226,7 @@ def test_priors_are_written_down():
     exact = sum(factor.log_prob(theta[:, i]) for i, factor in enumerate(factors))
     assert torch.allclose(prior.log_prob(theta), exact)
     outside = torch.tensor([[2.5, 1.0, 0.0], [1.0, -1.0, 0.0], [1.0, 1.0, -9.0]])
-    assert log_prior(prior, outside).isneginf().tolist() == [True, True, False]
+    assert log_density(prior, outside).isneginf().tolist() == [True, True, False]
     again = from_spec(to_spec(prior))
     assert torch.equal(again.log_prob(theta), prior.log_prob(theta))
     same, _, _ = from_table({"parameter": [{"family": "Normal", "loc": 0, "scale": 1}] * 2})

@@ -7,7 +7,7 @@ from torch.distributions import Beta, Independent, Normal, StudentT, Uniform
 import prudent
 from prudent.coverage import CoveragePenalty, Sometimes, penalty
 from prudent.errors import InputError
-from prudent.estimators.priors import support_box
+from prudent.priors.checks import support_box
 from prudent.training import Options, fit, methods
 from prudent.training.options import PRESETS
 

@@ -20,8 +20,9 @@ from prudent.estimators import _description
 from prudent.estimators._support import leaks
 from prudent.estimators.npe import TOLERANCE, CutPosterior
 from prudent.estimators.nre import RatioPosterior
-from prudent.estimators.priors import check_prior, dtype_of, log_prior, of_any_shape
 from prudent.estimators.summaries import check_names
+from prudent.priors.checks import check_prior, dtype_of, of_any_shape
+from prudent.priors.density import log_density
 
 # Draws by which the mass inside the prior's support is found, of models that draw slowly.
 NUM_SLOW = 256
@@ -97,7 +98,7 @@ class SlowPosterior(AdaptedPosterior):
     def _find_log_mass(self) -> Tensor:
         """The log of the mass inside the prior's support, right to a few per cent."""
         with seeded(0, "mass"):
-            inside = log_prior(self.estimator.prior, self._whole((NUM_SLOW,))) > -torch.inf
+            inside = log_density(self.estimator.prior, self._whole((NUM_SLOW,))) > -torch.inf
         return (inside.sum(dim=0).clamp(min=0.5) / NUM_SLOW).log().to(self.estimator.dtype)
 
 
@@ -146,7 +147,7 @@ class AdaptedRatio(_Foreign, RatioPosterior):
         theta = self._theta(theta)
         if self.estimator.model.log_ratio is not None:
             return self._evaluated("log_ratio", theta)
-        known = log_prior(self.estimator.prior, theta)
+        known = log_density(self.estimator.prior, theta)
         return (self._evaluated("log_prob", theta) - known).masked_fill(known == -torch.inf, 0.0)
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 from prudent.adapters import zuko
 from prudent.adapters.model import Model
 from prudent.coverage import CoveragePenalty
-from prudent.coverage.proposals import log_density
+from prudent.priors.density import log_density
 
 
 def model_of(estimator: Any, embedding: nn.Module | None = None) -> Model:

@@ -14,7 +14,7 @@ from prudent.adapters.model import Model, rows_for
 from prudent.contracts import Normalizable
 from prudent.coverage import CoveragePenalty, Nominal
 from prudent.errors import InputError
-from prudent.estimators.priors import check_prior, of_any_shape
+from prudent.priors.checks import check_prior, of_any_shape
 
 NO_FLOW = "Its density takes an integration for each point; train a flow by NPE to have one."
 

@@ -9,12 +9,12 @@ import click
 from click.core import ParameterSource
 
 from prudent._extras import require
+from prudent._tables import read_settings
 from prudent.cli.options import PROBLEM, as_json, debug, options, output, quiet
 from prudent.cli.output import allow_import, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
 from prudent.experiments.config import KEYS, THOROUGH_NEEDS, RunConfig
-from prudent.experiments.settings import read_settings
 from prudent.problems import import_attribute, source_digest
 from prudent.training import methods
 from prudent.training.options import COVERAGE_OPTIONS

@@ -17,8 +17,9 @@ from torch import Tensor
 from prudent._settings import whole
 from prudent.contracts import Posterior, Prior
 from prudent.coverage.alpha import effective_size
-from prudent.coverage.proposals import Draws, evaluated, log_density, over, trial_draws
+from prudent.coverage.proposals import Draws, evaluated, over
 from prudent.errors import InputError
+from prudent.priors.density import log_density, trial_draws
 
 # Components of Nominal: about the pair's own estimate of the posterior's mean, about the batch's,
 # about the nominal at each of the scales (in units of the prior's spread), and the prior.

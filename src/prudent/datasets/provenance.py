@@ -25,7 +25,8 @@ from prudent.contracts import Prior
 from prudent.datasets.pairs import Pairs, finite
 from prudent.datasets.streaming import Data
 from prudent.errors import DataError, InputError
-from prudent.estimators.priors import dtype_for, log_prior
+from prudent.priors.checks import dtype_for
+from prudent.priors.density import log_density
 
 # The probability of a false alarm, of all parameters together.
 RARE = 1e-6
@@ -121,7 +122,7 @@ def refuse_outside(data: Data, prior: Prior) -> None:
     """Refuse theta where the prior has no density."""
     number, first = 0, ""
     for part in data.parts():
-        outside = (log_prior(prior, part.theta) == -torch.inf).nonzero()[:, 0]
+        outside = (log_density(prior, part.theta) == -torch.inf).nonzero()[:, 0]
         if len(outside) and not number:
             row = int(outside[0])
             first = f"row {int(part.row_numbers[row])}: {part.theta[row].tolist()}"

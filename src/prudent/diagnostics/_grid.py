@@ -33,7 +33,8 @@ from prudent.contracts import Estimator, Posterior
 from prudent.datasets import Pairs
 from prudent.diagnostics._points import Points, rows_of
 from prudent.errors import InputError
-from prudent.estimators.priors import dtype_for, log_prior, support_bounds
+from prudent.priors.checks import dtype_for
+from prudent.priors.density import log_density, support_bounds
 
 # By number of parameters: cells a side of the first grid, cells that are cut again in one go, and
 # parts a side into which interpolation divides every cell.
@@ -263,7 +264,7 @@ class Grid:
         if isinstance(self.prior, Independent) and isinstance(self.prior.base_dist, Uniform):
             log_prior_mass = log_volume - float(self.size.log().sum())
         else:
-            log_prior_mass = log_prior(self.prior, theta) + log_volume
+            log_prior_mass = log_density(self.prior, theta) + log_volume
 
         def scatter(chosen: Tensor) -> Tensor:
             scale = cells.scale.gather(0, chosen // len(offset)).unsqueeze(-1)

@@ -39,7 +39,7 @@ from prudent.diagnostics._points import Points, rows_of
 from prudent.estimators._students import Students
 from prudent.estimators._support import HALF_LOG_TWO_PI, Support
 from prudent.estimators.importance import NUM_ERRORS, TOLERANCE, flattening
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 # Points of the scan, then of the first rounds and of all others, and rounds at most.
 NUM_SCAN, ROUNDS, MAX_ROUNDS = 384, (96, 96, 128, 128, 192), 20
@@ -96,7 +96,7 @@ class Mixtures:
             log_share = log_share.nan_to_num(torch.inf, torch.inf, torch.inf)
             theta[:number, rows], density[:number, rows] = some, part.log_prob
             log_mass[:number, rows] = part.log_prob - log_share
-            prior_mass[:number, rows] = log_prior(self.prior, some) - log_share
+            prior_mass[:number, rows] = log_density(self.prior, some) - log_share
             truth, log_volume = self.support(pairs.theta[rows].unsqueeze(0))
             log_weight = log_prob[rows] - (log_volume + part.log_mixture(truth))[0]
             missed[rows] = log_weight > part.log_weight.logsumexp(dim=0) + math.log(MISSED)

@@ -29,7 +29,7 @@ from prudent.coverage import alpha
 from prudent.coverage.draws import pool_scores
 from prudent.datasets import Pairs
 from prudent.estimators.importance import Target, climbed, draws_per_round, weighted_draws
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 NUM_DRAWS = 1024
 # Draws that are worth as much if their noise is even: up to so many parameters, so many.
@@ -173,7 +173,7 @@ class Samples:
             log_prob = posterior.log_prob(theta)
         log_proposal = (log_prob if log_proposal is None else log_proposal).cpu()
         theta, log_prob = theta.cpu(), log_prob.cpu()
-        prior = log_prior(self.prior, theta)
+        prior = log_density(self.prior, theta)
         log_share = log_proposal + math.log(self.at_once)
         log_mass = (log_prob - log_share).masked_fill(prior == -torch.inf, -torch.inf)
         certain = torch.ones(len(pairs), dtype=torch.bool)
@@ -198,7 +198,7 @@ class Draws:
         """Draws and their scores in the pool with the truth; prior masses are not known."""
         theta = posterior.sample((self.at_once,)).to(pairs.theta)
         scores = pool_scores(pairs.theta, theta)
-        outside = log_prior(self.prior, theta.nan_to_num()) == -torch.inf
+        outside = log_density(self.prior, theta.nan_to_num()) == -torch.inf
         log_mass = torch.full_like(scores[1:], -math.log(self.at_once))
         log_mass = log_mass.masked_fill(outside, -torch.inf)
         certain = torch.ones(len(pairs), dtype=torch.bool)
@@ -236,7 +236,7 @@ class Importance:
             draws = draws._replace(resolved=other, missed=torch.zeros_like(other))
         log_share = draws.log_proposal + math.log(len(draws.theta))
         log_mass = draws.log_prob - log_share
-        prior_mass = log_prior(self.prior, draws.theta) - log_share
+        prior_mass = log_density(self.prior, draws.theta) - log_share
         columns = (draws.theta, draws.log_prob, log_mass, prior_mass)
         theta, density, log_mass, prior_mass = (column.to(log_prob) for column in columns)
         return Points(theta, density, log_mass, prior_mass, draws.resolved, draws.missed)
@@ -247,7 +247,7 @@ class Importance:
         def log_prob(theta: Tensor, rows: Tensor) -> Tensor:
             some = rows_of(self.estimator, posterior, pairs.x, rows)
             value: Tensor = some.log_prob(theta.to(pairs.theta)).double().cpu()
-            return value.masked_fill(log_prior(self.prior, theta) == -torch.inf, -torch.inf)
+            return value.masked_fill(log_density(self.prior, theta) == -torch.inf, -torch.inf)
 
         return log_prob
 

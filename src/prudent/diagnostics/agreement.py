@@ -22,8 +22,8 @@ from prudent.datasets import Pairs
 from prudent.diagnostics._bands import TINIEST
 from prudent.diagnostics.expected_coverage import Measurement
 from prudent.estimators._students import Students
-from prudent.estimators.priors import log_prior
 from prudent.estimators.summaries import Summaries
+from prudent.priors.density import log_density
 
 # Pairs, draws in each half, and widths of kernels, in turn.
 NUM_PAIRS, NUM_DRAWS, WIDTHS = 32, 64, (1.0, 0.3, 0.1)
@@ -70,11 +70,11 @@ def agreement(
 def _weighted(posterior: Any, prior: Prior, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The log-density at draws and proposals and their log-weights, (2, L, N); what is inside."""
     draws = posterior.sample((2 * NUM_DRAWS,)).to(truth)
-    known = draws.isfinite().all(dim=-1) & (log_prior(prior, draws.nan_to_num()) > -torch.inf)
+    known = draws.isfinite().all(dim=-1) & (log_density(prior, draws.nan_to_num()) > -torch.inf)
     tested, copied = torch.where(known.unsqueeze(-1), draws, truth).split(NUM_DRAWS)
     kernels = _kernels(copied.double())
     proposed = kernels.sample(NUM_DRAWS).to(truth)
-    inside = torch.stack((known[:NUM_DRAWS], log_prior(prior, proposed) > -torch.inf))
+    inside = torch.stack((known[:NUM_DRAWS], log_density(prior, proposed) > -torch.inf))
     theta = torch.where(inside.unsqueeze(-1), torch.stack((tested, proposed)), truth).flatten(0, 1)
     if getattr(posterior, "normalization", "") == "pool":  # whose integral takes long to find
         posterior = posterior.unnormalized()

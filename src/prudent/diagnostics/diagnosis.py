@@ -32,8 +32,8 @@ from prudent.errors import InputError, StoreError, one_line
 from prudent.estimators._description import page, text
 from prudent.estimators.base import Saved
 from prudent.estimators.nearby import Nearby
-from prudent.estimators.priors import log_prior
 from prudent.estimators.summaries import to_arviz
+from prudent.priors.density import log_density
 
 NO_DENSITY = "no log posterior, no volume; a posterior as wide as the prior passes"
 # Draws from each posterior that is judged in parts.
@@ -461,7 +461,7 @@ def diagnose(
         levels = float32("levels", levels)
         if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
             raise InputError("expected `levels` as a list of numbers between 0 and 1.")
-    prior = log_prior(estimator.prior, pairs.theta).double()
+    prior = log_density(estimator.prior, pairs.theta).double()
     ranks = PointRanks(estimator.prior, pairs, names, seed) if rows else None
     measured = measure(estimator, pairs, method, seed=seed, progress=progress, witness=ranks)
     if not bool(measured.valid.any()):
@@ -505,7 +505,7 @@ def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -
     order = numbers.argsort()
     joined = Measurement.join(measured).rows(order)
     theta, x = (torch.cat([getattr(p, name) for _, p in parts])[order] for name in ("theta", "x"))
-    known, pairs = log_prior(parts[0][0].prior, theta).double(), Pairs(theta, x, numbers[order])
+    known, pairs = log_density(parts[0][0].prior, theta).double(), Pairs(theta, x, numbers[order])
     return Diagnosis(joined.coverage(), joined, pairs, known, out_of_fold=True)
 
 

@@ -60,7 +60,7 @@ from prudent.diagnostics._points import (
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import NUM_ERRORS
-from prudent.estimators.priors import support_bounds
+from prudent.priors.density import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.01 * step, 2) for step in range(1, 100))

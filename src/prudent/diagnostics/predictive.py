@@ -24,7 +24,7 @@ from prudent.contracts import Estimator, Prior
 from prudent.diagnostics._bands import holm
 from prudent.diagnostics.verdict import ERROR_RATE
 from prudent.errors import DataError, InputError
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 Statistic = Callable[[Tensor], Tensor]
 
@@ -165,7 +165,7 @@ def _simulate(
     # A foreign model may come without its prior.
     prior: Prior | None = getattr(estimator, "prior", None)
     if prior is not None:
-        inside = finite & (log_prior(prior, theta.nan_to_num()) > -torch.inf)
+        inside = finite & (log_density(prior, theta.nan_to_num()) > -torch.inf)
     if not bool(inside.any()):
         raise InputError(
             f"none of {num_samples:,} draws can be simulated: {int((~finite).sum()):,} are not "

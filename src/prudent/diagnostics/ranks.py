@@ -38,8 +38,9 @@ from prudent.diagnostics._points import Importance, Points, has_density
 from prudent.diagnostics.expected_coverage import Measurement
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import chosen_draws, chosen_places
-from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.summaries import check_names
+from prudent.priors.checks import dtype_for
+from prudent.priors.density import log_density
 
 TestFunction = Callable[[Tensor, Tensor], Tensor]
 Functions = Mapping[str, TestFunction | str]
@@ -370,7 +371,7 @@ def _rank(
 def _num_outside(prior: Prior | None, draws: Tensor) -> float:
     if prior is None:
         return math.nan
-    return int((log_prior(prior, draws.nan_to_num()) == -torch.inf).sum())
+    return int((log_density(prior, draws.nan_to_num()) == -torch.inf).sum())
 
 
 def _num_duplicates(draws: Tensor) -> int:

@@ -24,8 +24,8 @@ from prudent.estimators.networks import SeriesCNN as SeriesCNN
 from prudent.estimators.novelty import Novelty
 from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
-from prudent.estimators.priors import check_prior, from_spec
 from prudent.history import History
+from prudent.priors.checks import check_prior, from_spec
 
 # Tensors of a file that are no part of the networks begin with one of these.
 APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY, TRAINED_ON)

@@ -4,8 +4,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prudent.estimators.families import RowPrior
-from prudent.estimators.priors import to_spec
+from prudent.priors.checks import to_spec
+from prudent.priors.families import RowPrior
 
 NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
 

@@ -27,9 +27,9 @@ from prudent.estimators._support import Support
 from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.novelty import Novelty, Observed
-from prudent.estimators.priors import dtype_of, of_any_shape, to_spec
 from prudent.estimators.summaries import Summaries
 from prudent.history import History
+from prudent.priors.checks import dtype_of, of_any_shape, to_spec
 
 FORMAT = 1
 # The names of the tensors of the test for novelty, and of judged pairs, begin with these.

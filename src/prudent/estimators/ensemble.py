@@ -44,9 +44,9 @@ from prudent.estimators._description import unjudged
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior, Saved
 from prudent.estimators.importance import SamplingReport, chosen_draws
 from prudent.estimators.nre import RatioPosterior
-from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import reject, weighted
 from prudent.history import History
+from prudent.priors.density import log_density
 
 # The integral is the mean of rounds with so many draws of each member; rounds are added, up to so
 # many, until its relative error is this small.
@@ -159,14 +159,14 @@ class FlowEnsemblePosterior(_Pooled):
     def log_ratio(self, theta: Any) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         theta = self._theta(theta)
-        return self.log_prob(theta) - log_prior(self.estimator.prior, theta)
+        return self.log_prob(theta) - log_density(self.estimator.prior, theta)
 
     def _density(self, theta: Tensor, values: Tensor) -> Tensor:
         """The log of g at theta, from the log-densities of the members (K, ..., N)."""
         pooled, share = self._pool(theta, values), 1 / self.estimator.temperature
         if share == 1 and not self._leaks:
             return pooled
-        known = log_prior(self.estimator.prior, theta)
+        known = log_density(self.estimator.prior, theta)
         # Minus infinity stays what it is, also for shares above one.
         value: Tensor = share * pooled + (1 - share) * known.masked_fill(known == -torch.inf, 0.0)
         return value.masked_fill(known == -torch.inf, -torch.inf)
@@ -176,7 +176,7 @@ class FlowEnsemblePosterior(_Pooled):
         pooled = log_pool(values, pool or self.estimator.pool)
         if self.estimator.floor == 0:
             return pooled
-        known = log_prior(self.estimator.prior, theta)
+        known = log_density(self.estimator.prior, theta)
         inside = known > -torch.inf
         ratio = floored(pooled - known.where(inside, 0.0), self.estimator.floor)
         return torch.where(inside, known + ratio, pooled)
@@ -257,7 +257,7 @@ class FlowEnsemblePosterior(_Pooled):
         proposals = [(counts / len(noise)).log()[:, None, None] + wide]
         if len(known):
             share = math.log(len(known) / len(noise))
-            proposals.append((log_prior(prior, theta) + share).unsqueeze(0))
+            proposals.append((log_density(prior, theta) + share).unsqueeze(0))
         value = self._density(theta, each)
         value = value if self.normalization == "none" else value - self.log_norm
         return theta, value, torch.cat(proposals).logsumexp(dim=0)
@@ -308,7 +308,7 @@ class FlowEnsemblePosterior(_Pooled):
         each = self._each("log_prob", theta)
         above = self._pool(theta, each, "mixture") + math.log(share)
         if share < 1:
-            above = torch.logaddexp(above, log_prior(prior, theta) + math.log(1 - share))
+            above = torch.logaddexp(above, log_density(prior, theta) + math.log(1 - share))
         return theta, (self._density(theta, each) - above).nan_to_num(nan=-torch.inf)
 
     def _reject_some(self, number: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,7 +37,7 @@ from prudent.contracts import LogRatio, Prior, Rows
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators._students import Students
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 # Draws per target and round: at least so many, and so many for each parameter.
 LEAST_DRAWS, DRAWS_PER_PARAMETER = 510, 63
@@ -123,7 +123,7 @@ def resample(
     """Choose ``(number, N, D)`` of the weighted draws; arguments as of `sampling.draw`."""
 
     def log_prob(theta: Tensor, rows: Tensor) -> Tensor:
-        value = log_prior(prior, theta)
+        value = log_density(prior, theta)
         inside = value > -torch.inf
         some = part if len(rows) == len(part) else part.rows(rows)
         ratio = log_ratio(some, theta, like, inside).to(value)
@@ -522,7 +522,7 @@ class _FromPrior(NamedTuple):
 
     def log_prob(self, place: Tensor) -> Tensor:
         theta, log_volume = self.placed(place)
-        return log_prior(self.prior, theta).double() + log_volume
+        return log_density(self.prior, theta).double() + log_volume
 
     def rows(self, index: Tensor) -> Self:
         return self._replace(num_rows=len(index))

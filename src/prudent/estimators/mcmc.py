@@ -16,7 +16,7 @@ from prudent.contracts import Prior
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators.importance import Ratio, SamplingReport, log_ratio, zero_at_all
-from prudent.estimators.priors import log_prior
+from prudent.priors.density import log_density
 
 # Prior draws, among which the walkers start.
 NUM_CANDIDATES = 8192
@@ -43,9 +43,9 @@ def chain(
     theta = prior.sample((NUM_CANDIDATES, 1))
     start = _walkers(theta[:, 0], log_ratio(posterior, theta, like)[:, 0])
 
-    def log_density(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def target(points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         theta = torch.from_numpy(points).to(start)
-        value = log_prior(prior, theta)
+        value = log_density(prior, theta)
         inside = value > -torch.inf
         if bool(inside.any()):
             ratio = log_ratio(posterior, theta[inside].unsqueeze(1), like)[:, 0]
@@ -55,9 +55,9 @@ def chain(
     # Not emcee's snooker move, which samples another distribution up to 3.1.6 (its pull request
     # 531), nor its stretch move, which hardly ever changes modes.
     moves = [emcee.moves.DEMove(), emcee.moves.DEMove(gamma0=1.0)]
-    sampler = emcee.EnsembleSampler(*start.shape, log_density, moves=moves, vectorize=True)
+    sampler = emcee.EnsembleSampler(*start.shape, target, moves=moves, vectorize=True)
     # The wrapper that emcee puts around it prints every exception, Ctrl-C included.
-    sampler.log_prob_fn = log_density
+    sampler.log_prob_fn = target
     random = np.random.RandomState(int(torch.randint(2**31, ())))
     state = emcee.State(start.double().numpy(), random_state=random.get_state())
     steps = FIRST_STEPS

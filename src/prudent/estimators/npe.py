@@ -24,8 +24,8 @@ from prudent.estimators import _splines
 from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
-from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import reject, weighted
+from prudent.priors.density import log_density
 
 NUM_TRANSFORMS = 2
 # Draws of each observation by which the inverse of our splines is compared with their density.
@@ -68,7 +68,7 @@ class CutPosterior(NeuralPosterior):
         for index in range(MOST_ROUNDS):
             with seeded(index, "mass"):
                 theta = self.rows(rows.to(self.features.device))._spread(NUM_DRAWS)
-            inside = log_prior(self.estimator.prior, theta) > -torch.inf
+            inside = log_density(self.estimator.prior, theta) > -torch.inf
             count[rows] += inside.sum(dim=0).cpu()
             total[rows] += NUM_DRAWS
             share = count.clamp(min=0.5) / total  # half a draw where none is inside
@@ -81,7 +81,7 @@ class CutPosterior(NeuralPosterior):
         """Log-densities of the flow as those inside the prior's support."""
         if self.normalization == "none":
             return log_prob
-        outside = log_prior(self.estimator.prior, theta) == -torch.inf
+        outside = log_density(self.estimator.prior, theta) == -torch.inf
         return log_prob.masked_fill(outside, -torch.inf) - self.log_mass
 
     def _spread(self, number: int) -> Tensor:
@@ -96,7 +96,7 @@ class CutPosterior(NeuralPosterior):
         """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
         theta = self._theta(theta)
         log_prob = self.log_prob(theta)
-        return log_prob, log_prob - log_prior(self.estimator.prior, theta)
+        return log_prob, log_prob - log_density(self.estimator.prior, theta)
 
     @torch.no_grad()
     def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
@@ -115,7 +115,7 @@ class CutPosterior(NeuralPosterior):
 
         def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
             theta = self.rows(rows.to(device))._whole((number,))
-            inside = log_prior(prior, theta) > -torch.inf
+            inside = log_density(prior, theta) > -torch.inf
             return theta, torch.where(inside, 0.0, -torch.inf)
 
         kept, worth = self._kept(), torch.full((len(self),), float(number))

@@ -13,8 +13,8 @@ from prudent.estimators._support import Support
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
-from prudent.estimators.priors import log_prior
 from prudent.estimators.sampling import weighted
+from prudent.priors.density import log_density
 
 # A call of the network takes as long as so many of its products.
 PRODUCTS_OF_CALL = 2e7
@@ -50,7 +50,7 @@ class RatioPosterior(NeuralPosterior):
         """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
         theta = self._theta(theta)
         log_ratio = self.log_ratio(theta)
-        return log_prior(self.estimator.prior, theta) + log_ratio, log_ratio
+        return log_density(self.estimator.prior, theta) + log_ratio, log_ratio
 
     def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
         return weighted(self, self.estimator.prior, shape, method, like=self._like)

@@ -32,8 +32,9 @@ from prudent.estimators._description import verdict_of
 from prudent.estimators._support import Support
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.novelty import Observed
-from prudent.estimators.priors import check_prior, log_prior, marginal_density
 from prudent.estimators.sampling import complaint
+from prudent.priors.checks import check_prior, marginal_density
+from prudent.priors.density import log_density
 
 # Draws per observation: the 5 % quantile of a normal is found to a thirtieth of its spread.
 NUM_DRAWS = 4096
@@ -323,7 +324,7 @@ class Summaries:
         The best of the draws climbs on, as far as the density has a gradient.
         """
         draws, prior = self._told_draws(), self.estimator.prior
-        outside = log_prior(prior, draws.cpu()) == -torch.inf
+        outside = log_density(prior, draws.cpu()) == -torch.inf
         best = self._log_density.masked_fill(outside.to(draws.device), -torch.inf).argmax(dim=0)
         support = Support(prior, draws.shape[-1]).to(draws.device)
         places = support(draws)[0]

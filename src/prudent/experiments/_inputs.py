@@ -23,9 +23,9 @@ from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw, draw_pairs, simulate
 from prudent.datasets.streaming import Rows
 from prudent.errors import DataError, InputError, StoreError
-from prudent.estimators.priors import check_prior, dtype_of, to_spec
 from prudent.experiments.config import RunConfig
-from prudent.experiments.prior_files import Described, read_prior
+from prudent.priors.checks import check_prior, dtype_of, to_spec
+from prudent.priors.files import Described, read_prior
 from prudent.problems import Problem
 from prudent.training import methods
 from prudent.training.fitting import networks_of, note_constant, untrained

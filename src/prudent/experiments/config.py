@@ -11,8 +11,8 @@ from typing import Any
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
+from prudent._tables import FORMAT, Mistakes
 from prudent.errors import InputError, StoreError
-from prudent.experiments.settings import FORMAT, Mistakes
 from prudent.training import methods
 from prudent.training.options import PRESET, Options
 

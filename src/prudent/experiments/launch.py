@@ -16,12 +16,12 @@ from prudent._extras import require
 from prudent._files import write_atomic
 from prudent._progress import Progress, Reporter
 from prudent._settings import check, documented, setting
+from prudent._tables import read_settings
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments.config import THOROUGH_NEEDS, RunConfig
 from prudent.experiments.cost import Estimate, disk_bytes, estimate, largest
 from prudent.experiments.engines import ENGINES, open_engine
-from prudent.experiments.settings import read_settings
 from prudent.experiments.store import RunState, count, states, tidy
 from prudent.experiments.sweep import FILE, Sweep, read_sweep
 

@@ -39,10 +39,10 @@ from typing import TYPE_CHECKING, Any
 
 from prudent._extras import require
 from prudent._files import sha256
+from prudent._tables import read_settings
 from prudent.errors import InputError, PrudentError, unknown_name
 from prudent.experiments import store
 from prudent.experiments.config import RunConfig
-from prudent.experiments.settings import read_settings
 from prudent.experiments.store import RunState, states
 from prudent.experiments.sweep import FILE, stored_sweep
 from prudent.version import __version__

@@ -24,13 +24,14 @@ from prudent.datasets.simulate import draw
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError, StoreError, shortened
-from prudent.estimators.priors import dtype_for, log_prior, support_bounds
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.config import RunConfig
 from prudent.experiments.loading import load
 from prudent.experiments.store import Run
 from prudent.history import History
+from prudent.priors.checks import dtype_for
+from prudent.priors.density import log_density, support_bounds
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
 from prudent.training.fitting import check_device, fit, networks_of
@@ -178,7 +179,7 @@ def _details(
         with seeded(seed, "exact"):  # chosen from draws of the prior, none of them twice
             found = prior.sample((NUM_CANDIDATES, 1))
             parts = [problem.log_posterior(some, x)[:, 0] for some in found.split(CHUNK)]
-            log_weight = torch.cat(parts) - log_prior(prior, found[:, 0])
+            log_weight = torch.cat(parts) - log_density(prior, found[:, 0])
             chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS)
         drawn["exact"] = found[chosen, 0]
     draws = [

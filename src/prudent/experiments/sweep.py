@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from prudent._files import to_json, write_atomic
 from prudent._settings import settings_of
+from prudent._tables import FORMAT, Mistakes, read_settings
 from prudent.errors import InputError, unknown_name
 from prudent.experiments.config import KEYS, RunConfig, flatten, nest, tell_missing
 from prudent.experiments.engines.slurm import Job
-from prudent.experiments.settings import FORMAT, Mistakes, read_settings
 from prudent.problems import source_digest
 from prudent.training.methods import METHODS
 from prudent.training.options import COVERAGE_OPTIONS

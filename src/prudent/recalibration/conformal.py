@@ -37,8 +37,8 @@ from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
 from prudent.estimators._description import unjudged
 from prudent.estimators.importance import SamplingReport
-from prudent.estimators.priors import check_prior, dtype_for
 from prudent.estimators.summaries import Summaries, alphas
+from prudent.priors.checks import check_prior, dtype_for
 
 # Draws of each posterior, and pairs at a time.
 NUM_DRAWS, CHUNK = 512, 256

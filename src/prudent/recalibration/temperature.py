@@ -55,9 +55,10 @@ from prudent.estimators import Ensemble, NeuralEstimator, ensemble
 from prudent.estimators._description import unjudged
 from prudent.estimators.ensemble import floored
 from prudent.estimators.importance import SamplingReport
-from prudent.estimators.priors import dtype_for, log_prior
 from prudent.estimators.sampling import weighted
 from prudent.estimators.summaries import Summaries
+from prudent.priors.checks import dtype_for
+from prudent.priors.density import log_density
 
 # Temperatures that are tried, and the factor to which the one found is right.
 LEAST, MOST, PRECISION = 0.1, 20.0, 1.03
@@ -252,7 +253,7 @@ class _Judge:
         """Keep what points of one kind say about pairs; return those that they do not resolve."""
         first = len(self.parts)
         for batch, log_prob, points in points_of(estimator, pairs, strategy):
-            known = log_prior(estimator.prior, batch.theta).to(log_prob)
+            known = log_density(estimator.prior, batch.theta).to(log_prob)
             log_ratio = points.log_mass - points.log_prior_mass
             self.parts.append((log_prob, points, log_prob - known, log_ratio))
             # Of flows few draws are made on purpose.
@@ -310,12 +311,12 @@ class PoweredPosterior(Summaries):
     def log_prob(self, theta: Tensor) -> Tensor:
         """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
         ratio = self.log_ratio(theta)
-        return log_prior(self.estimator.prior, theta).to(ratio.device) + ratio
+        return log_density(self.estimator.prior, theta).to(ratio.device) + ratio
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
         whole: Tensor = self.inner.log_prob(theta)  # on the device of the model
-        known = log_prior(self.estimator.prior, theta).to(whole.device)
+        known = log_density(self.estimator.prior, theta).to(whole.device)
         value: Tensor = (whole - known) / self.estimator.temperature
         return value.masked_fill(known == -torch.inf, 0.0)
 

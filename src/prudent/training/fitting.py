@@ -25,8 +25,8 @@ from prudent.estimators import KINDS, Ensemble, NeuralEstimator
 from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding
 from prudent.estimators.novelty import Novelty
-from prudent.estimators.priors import check_prior, dtype_of, to_spec
 from prudent.estimators.summaries import check_names
+from prudent.priors.checks import check_prior, dtype_of, to_spec
 from prudent.problems.problem import Problem
 from prudent.recalibration.temperature import fit_temperature, tempered
 from prudent.training import methods

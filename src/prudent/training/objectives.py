@@ -22,7 +22,8 @@ from prudent.coverage.figures import evaluation
 from prudent.coverage.proposals import even_if_possible
 from prudent.coverage.sharing import Step
 from prudent.errors import InputError, unknown_name
-from prudent.estimators.priors import check_prior, log_prior, support_box
+from prudent.priors.checks import check_prior, support_box
+from prudent.priors.density import log_density
 from prudent.training.options import COVERAGE_OPTIONS, Options
 
 # Prior draws that a proposal must be able to make.
@@ -182,7 +183,7 @@ def _check_cover(proposal: Any, prior: Prior) -> None:
         raise InputError(f"the proposal draws {dim} parameters, the prior {expected}.")
     with seeded(0):
         theta = prior.sample((NUM_CHECKED,))
-    missed = theta[log_prior(proposal, theta).isneginf()]
+    missed = theta[log_density(proposal, theta).isneginf()]
     if len(missed):
         raise InputError(
             f"the proposal has no density at {len(missed):,} of {NUM_CHECKED:,} draws from the "

@@ -121,7 +121,7 @@ class Options:
         """Everything, defaults included, as JSON can hold it."""
         values = to_dict(self)
         if not isinstance(self.proposal, str | None):
-            from prudent.estimators.priors import to_spec
+            from prudent.priors.checks import to_spec
 
             values["proposal"] = to_spec(self.proposal) or type(self.proposal).__name__
         return values

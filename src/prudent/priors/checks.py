@@ -14,13 +14,9 @@ from torch.distributions import Distribution, Independent, Uniform
 from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
-from prudent.coverage.proposals import log_density, trial_draws
-from prudent.coverage.proposals import support_bounds as support_bounds
 from prudent.errors import InputError, StoreError
-from prudent.estimators.families import LogUniform, Product, RowPrior, Truncated
-
-# The density of the prior, safe at any theta, is that of the penalty's draws.
-log_prior = log_density
+from prudent.priors.density import log_density, support_bounds, trial_draws
+from prudent.priors.families import LogUniform, Product, RowPrior, Truncated
 
 # Draws and bins that show the density of one parameter of a prior, where it has no formula.
 NUM_DRAWS, NUM_BINS = 2**17, 40
@@ -159,7 +155,7 @@ def marginal_density(prior: Prior, index: int, points: NDArray[np.float64]) -> A
         if base.batch_shape == prior.event_shape:
             one = type(base)(**{name: getattr(base, name)[index] for name in names})
     if one is not None:
-        value = log_prior(Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None])
+        value = log_density(Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None])
         return value.exp().numpy()
     with seeded(0, "prior"):
         draws = prior.sample((NUM_DRAWS,))[:, index].double().numpy()

@@ -13,15 +13,9 @@ from prudent._randomness import seeded
 from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
 from prudent.estimators._support import Support
-from prudent.estimators.families import LogUniform, Product, Truncated
-from prudent.estimators.priors import (
-    PARAMETERS,
-    from_spec,
-    log_prior,
-    marginal_density,
-    support_bounds,
-    to_spec,
-)
+from prudent.priors.checks import PARAMETERS, from_spec, marginal_density, to_spec
+from prudent.priors.density import log_density, support_bounds
+from prudent.priors.families import LogUniform, Product, Truncated
 
 NUM_DRAWS = 20_000
 # The 1e-6 quantile of the Kolmogorov distance of so many draws from their own distribution.
@@ -70,8 +64,8 @@ def distance(draws, prior):
     # Draws as nodes resolve the density where it is steep.
     points = np.unique(np.concatenate([np.linspace(*ends, 20_001), draws]))
     points = points[(points >= ends[0]) & (points <= ends[1])]
-    log_density = log_prior(Independent(prior.expand((1,)), 1), torch.tensor(points)[:, None])
-    density = log_density.exp().numpy()
+    logs = log_density(Independent(prior.expand((1,)), 1), torch.tensor(points)[:, None])
+    density = logs.exp().numpy()
     mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(points))])
     below = np.searchsorted(draws, points, side="right") / len(draws)
     return float(np.abs(below - below[0] - mass).max())
@@ -142,7 +136,7 @@ def test_a_saved_model_has_the_same_prior(name, tmp_path):
         assert torch.equal(loaded.prior.log_prob(theta), prior.log_prob(theta))
         assert torch.equal(loaded.support.low, estimator.support.low)
         draws = loaded(torch.zeros(1, 2)).sample((64,), seed=0)
-        assert (log_prior(prior, draws) > -torch.inf).all()
+        assert (log_density(prior, draws) > -torch.inf).all()
 
 
 def test_bounds_of_a_product_are_found():

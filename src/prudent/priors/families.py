@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, constraints
 from torch.distributions.utils import broadcast_all
 
-from prudent.coverage.proposals import log_density
 from prudent.errors import InputError
+from prudent.priors.density import log_density
 
 #: The least mass of a family that may be left between bounds: less cannot be drawn accurately.
 LEAST_MASS = 1e-6

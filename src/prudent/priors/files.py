@@ -14,10 +14,10 @@ from torch import distributions
 from torch.distributions import Distribution, Independent
 
 from prudent._settings import Setting
+from prudent._tables import Mistakes, read_settings
 from prudent.errors import InputError, PrudentError, one_line, unknown_name
-from prudent.estimators.families import Product, Truncated
-from prudent.estimators.priors import JOINT, PARAMETERS, check_prior, from_spec
-from prudent.experiments.settings import Mistakes, read_settings
+from prudent.priors.checks import JOINT, PARAMETERS, check_prior, from_spec
+from prudent.priors.families import Product, Truncated
 
 POSITIVE = {"scale", "rate", "concentration", "concentration0", "concentration1", "df", "alpha"}
 BOUNDS = ("low", "high")
@@ -49,7 +49,7 @@ def from_table(table: Mapping[str, Any], path: Path | None = None) -> Described:
         table: ``kind = "box"`` with lists ``low`` and ``high``; or ``family``, such as Normal or
             MultivariateNormal, with lists of its numbers; or a list of ``parameter`` with a
             ``family``, its numbers, a ``name`` and a ``unit`` each, and ``low`` and ``high`` where
-            the family is cut; or what :func:`prudent.estimators.priors.to_spec` gives. ``names``,
+            the family is cut; or what :func:`prudent.priors.checks.to_spec` gives. ``names``,
             ``units`` and ``dtype = "float64"`` may be added.
         path: The file it stands in, whose lines are named.
 

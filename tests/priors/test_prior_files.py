@@ -5,9 +5,9 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 
 from prudent.errors import InputError
-from prudent.estimators.families import Product, Truncated
-from prudent.estimators.priors import JOINT, PARAMETERS, dtype_of, from_spec
-from prudent.experiments.prior_files import read_prior
+from prudent.priors.checks import JOINT, PARAMETERS, dtype_of, from_spec
+from prudent.priors.families import Product, Truncated
+from prudent.priors.files import read_prior
 
 
 def written(tmp_path, text):

@@ -1,0 +1,1 @@
+"""Priors: their densities, safe at any theta, their checks, families of them, and files."""
