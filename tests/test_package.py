@@ -2,7 +2,9 @@
 
 import ast
 import graphlib
+import importlib
 import json
+import py_compile
 import re
 import subprocess
 import sys
@@ -45,7 +47,55 @@ def test_names_are_found_by_completion():
         _ = prudent.fitt
 
 
-@pytest.mark.parametrize("package", ["problems", "datasets", "training", "experiments", "reports"])
+@pytest.mark.process
+def test_what_is_stored_is_judged_and_drawn_without_torch():
+    code = """
+import sys
+import prudent.diagnostics.verdict
+import prudent.experiments.results, prudent.reports.cells, prudent.reports.figures.registry
+assert "torch" not in sys.modules
+prudent.diagnostics.diagnose
+assert "torch" in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_package_needs_its_compiled_code_only(tmp_path, monkeypatch):
+    """Its parts are found, and a function keeps a name that it shares with its module."""
+    texts = {
+        "__init__": (
+            "from typing import TYPE_CHECKING\n"
+            "from prudent._lazy import attach\n"
+            "if TYPE_CHECKING:\n"
+            "    from bare import other as other\n"
+            "    from bare.part import part as part\n"
+            "__getattr__, __dir__, __all__ = attach(__name__, 'own')\n"
+        ),
+        "part": "def part():\n    return 7\n",
+        "other": "",
+    }
+    (tmp_path / "bare").mkdir()
+    for name, text in texts.items():
+        source = tmp_path / f"{name}.py"
+        source.write_text(text)
+        py_compile.compile(str(source), str(tmp_path / "bare" / f"{name}.pyc"), doraise=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    bare = importlib.import_module("bare")
+    assert bare.__all__ == dir(bare) == ["other", "own", "part"]
+    assert importlib.import_module("bare.part").part() == 7
+    assert bare.part() == 7
+    assert bare.other.__name__ == "bare.other"
+    for name in ("bare", "bare.part", "bare.other"):
+        sys.modules.pop(name)
+
+
+PACKAGES = ["diagnostics", "problems", "datasets", "training", "experiments", "reports"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_name_of_a_package_is_there(package):
     module = getattr(prudent, package)
     assert len(module.__all__) >= 2

@@ -23,4 +23,4 @@ if TYPE_CHECKING:
     from prudent.training.fitting import fit as fit
     from prudent.version import __version__ as __version__
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

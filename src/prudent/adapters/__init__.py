@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from prudent.adapters.estimator import Adapted as Adapted
     from prudent.adapters.recognition import adapt as adapt
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from prudent.datasets.streaming import Data as Data
     from prudent.datasets.streaming import Stream as Stream
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

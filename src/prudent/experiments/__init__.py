@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from prudent.experiments.store import Run as Run
     from prudent.experiments.store import load_runs as load_runs
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

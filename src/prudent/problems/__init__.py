@@ -42,7 +42,7 @@ DESCRIPTIONS = {
 }
 
 __getattr__, __dir__, __all__ = attach(
-    __name__, __file__, "DESCRIPTIONS", "check", "get", "names", "source_digest"
+    __name__, "DESCRIPTIONS", "check", "get", "names", "source_digest"
 )
 
 

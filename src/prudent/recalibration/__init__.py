@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from prudent.recalibration.temperature import fit_temperature as fit_temperature
     from prudent.recalibration.temperature import recalibrate as recalibrate
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -8,4 +8,4 @@ if TYPE_CHECKING:
     from prudent.reports import figures as figures
     from prudent.reports.html import write_report as write_report
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

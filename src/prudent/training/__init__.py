@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from prudent.training.objectives import weighted_sum as weighted_sum
     from prudent.training.options import Options as Options
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from prudent.reports.figures.registry import save as save
     from prudent.reports.figures.registry import svg as svg
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)
