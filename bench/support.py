@@ -1,7 +1,7 @@
-"""Flows inside the prior's support against the flow of 0.1.0, cut there, on the same pairs.
+"""Flows inside the prior's support against the paper's flow, cut there, on the same pairs.
 
 `support.py run` measures what is missing in support.json; it can be killed and goes on.
-`support.py table` compares. 0.1.0 trained for 500 epochs and kept the best of them by validation;
+`support.py table` compares. The paper trains for 500 epochs and keeps the best by validation;
 here both kinds stop after 20 epochs without progress, which keeps the same epoch unless a better
 one comes later than that.
 """
@@ -21,11 +21,11 @@ from prudent.training.options import PRESETS
 
 PROBLEMS, SEEDS = ("slcp", "mg1"), range(5)
 BUDGET, NUM_TEST, PATIENCE = 4096, 1000, 20
-# The settings of the flow that lives inside the support, and of that of 0.1.0.
-KINDS = {"inside": {}, "0.1.0, cut": PRESETS["paper"]}
+# The settings of the flow that lives inside the support, and of the paper's.
+KINDS = {"inside": {}, "paper, cut": PRESETS["paper"]}
 STUDY = Study("support", ("problem", "seed", "kind"))
-HEAD = ("problem", "simulations", "seeds", "inside the support", "0.1.0, cut to it", "difference",
-        "0.1.0, mass outside")  # fmt: skip
+HEAD = ("problem", "simulations", "seeds", "inside the support", "paper's, cut to it", "difference",
+        "paper's, mass outside")  # fmt: skip
 
 
 def measured(name, seed, kind):

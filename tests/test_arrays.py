@@ -138,7 +138,7 @@ def test_every_container_gives_what_a_float32_tensor_gives(estimators, call):
 
 
 def test_the_calls_that_failed(estimators):
-    """Found in 0.1.0, each with an error of numpy, torch or pandas."""
+    """Each ended in an error of numpy, torch or pandas once."""
     estimator, x = estimators["nre"], X[:1].numpy()
     assert estimator(x).sample(100).shape == (100, 1, 2)
     assert estimator(x).sample(np.int64(3)).shape == (3, 1, 2)
@@ -365,7 +365,7 @@ def test_observations_whose_digits_are_lost_warn():
 @pytest.mark.parametrize("low", [1000.0, 10000.0])
 @pytest.mark.parametrize("method", ["calnpe", "calnre", "bnpe"])
 def test_draws_that_torch_rounds_to_the_edge_train(method, low):
-    """0.1.0 refused the draws of the very prior, or stopped in `coverage`."""
+    """The draws of the very prior were refused once, or stopped in `coverage`."""
     prior = uniform([low] * 2, [low + 1] * 2, torch.float32)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -11,8 +11,8 @@ from typing import Any
 
 from prudent.errors import InputError
 
-#: Since format 2 the pairs of a budget are the first of one sequence per problem and seed; since
-#: format 3 networks and defaults are chosen by measurement, and those of the paper are a preset.
+#: The format of runs and sweeps. It is part of the identity of every run, and studies are stored
+#: under those names: so the first release begins with 3.
 FORMAT = 3
 MOST_SHOWN = 10
 LARGEST_FILE = 2**18

@@ -132,7 +132,7 @@ def narrow_ratio(dim, noise, number, widen=0.8):
 @pytest.mark.parametrize("dim", [5, 10, 15, 20])
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 def test_narrow_ratios_in_many_dimensions(dim, noise):
-    """The false all-clears of 0.1.0: a prior of width one, and a ratio too narrow by 0.8."""
+    """False all-clears of prior draws: a prior of width one, a ratio too narrow by 0.8."""
     theta, x, estimator, exact = narrow_ratio(dim, noise, number=60)
     result = prudent.diagnose(estimator, theta, x, progress=False)
     assert result.num_unresolved == 0

@@ -149,7 +149,7 @@ def test_what_is_not_resolved_counts_against_safety(power, share, words):
 @pytest.mark.parametrize("widen", [0.8, 1.0])
 @pytest.mark.slow
 def test_a_narrow_ratio_of_many_parameters_is_never_called_safe(widen):
-    """Version 0.1.0 called it conservative, from draws that were worth one a pair."""
+    """Draws that are worth one a pair would call it conservative."""
     torch.manual_seed(0)
     theta = torch.randn(100, 15)
     x = theta + 0.1 * torch.randn(100, 15)

@@ -20,7 +20,7 @@ from prudent.errors import InputError, StoreError
 from prudent.problems.problem import Problem
 from prudent.version import __version__
 
-FORMAT = 2
+FORMAT = 1
 KIND = "prudent simulations"
 ARRAYS = {"theta": "float32", "x": "float32", "reason": "uint8"}
 #: What the numbers in ``reason`` mean.
