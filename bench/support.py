@@ -24,8 +24,8 @@ BUDGET, NUM_TEST, PATIENCE = 4096, 1000, 20
 # The settings of the flow that lives inside the support, and of the paper's.
 KINDS = {"inside": {}, "paper, cut": PRESETS["paper"]}
 STUDY = Study("support", ("problem", "seed", "kind"))
-HEAD = ("problem", "simulations", "seeds", "inside the support", "paper's, cut to it", "difference",
-        "paper's, mass outside")  # fmt: skip
+HEAD = ("problem", "simulations", "seeds", "inside the support", "paper's, cut to it",
+        "difference", "paper's, mass outside")  # fmt: skip
 
 
 def measured(name, seed, kind):

@@ -164,20 +164,6 @@ def session(leader):
     return found
 
 
-def children(parent):
-    """Process ids of the living children that run our workers."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            text = (entry / "cmdline").read_bytes()
-        except (OSError, IndexError):
-            continue
-        if int(fields[1]) == parent and fields[0] != "Z" and b"spawn_main" in text:
-            found.append(int(entry.name))
-    return found
-
-
 def wait_for(condition):
     """Whether a condition comes true, on however slow a machine."""
     deadline = time.monotonic() + GUARD

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 
 import pytest
 from sweeping import GUARD, wait_for
@@ -14,7 +14,7 @@ from sweeping import GUARD, wait_for
 from prudent.errors import StoreError
 from prudent.experiments import RunConfig
 from prudent.experiments._runner import Runner
-from prudent.experiments.engines import WorkerDied
+from prudent.experiments.engines import WorkerDied, local
 from prudent.experiments.engines.local import Local
 from prudent.experiments.run import run_one as run
 from prudent.experiments.store import failure, read
@@ -28,7 +28,9 @@ CONFIGS = [RunConfig("weinberg", m, 128, num_test=16, training=TINY) for m in ("
 NAMES = ("model.safetensors", "coverage.json", "history.jsonl", "config.json")
 
 
-def test_workers_give_the_bytes_of_a_run_in_this_process(tmp_path):
+@pytest.mark.parametrize("start", ["spawn", local.START])
+def test_workers_give_the_bytes_of_a_run_in_this_process(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(local, "START", start)
     rows = []
     root = tmp_path / "many"
     with Local(2) as engine:
@@ -72,6 +74,17 @@ def test_calls_beyond_the_number_of_workers_wait(tmp_path):
         assert engine.submit(divmod, 9, 7).result(GUARD) == (1, 2)
 
 
+def test_workers_see_the_directory_and_the_environment_of_their_time(tmp_path, monkeypatch):
+    """Not those of the first sweep, though they are forked from a process of that time."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setenv("PRUDENT_TEST", name)
+        with Local(1) as engine:
+            assert engine.submit(os.getcwd).result(GUARD) == str(tmp_path / name)
+            assert engine.submit(os.getenv, "PRUDENT_TEST").result(GUARD) == name
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_calls_that_wait_for_a_worker_that_dies_are_given_up():
     with Local(1) as engine:
@@ -100,7 +113,7 @@ def test_a_worker_that_never_starts_is_given_up(tmp_path, monkeypatch):
         tried.append(process)
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(SpawnProcess, "start", start)
+    monkeypatch.setattr(BaseProcess, "start", start)
     with Local(1) as engine:
         failed = Runner(CONFIGS[:1], tmp_path, engine, lambda row: None).run()
     identity = CONFIGS[0].identity

@@ -5,11 +5,11 @@ standard library would do that too, but share named semaphores, which stay in me
 all processes are killed at once; a pipe ends with them.
 
 Two processes of one thread finish sooner than one of two, and a core that others use slows one of
-them instead of both.
+them instead of both. On Linux they are forked from one process that has imported torch, which is
+seconds of a processor for each, and that has not computed anything, so that it has no threads.
 """
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import queue
@@ -24,7 +24,8 @@ from typing import Any
 from prudent.errors import StoreError, one_line
 from prudent.experiments.engines.contract import Engine, WorkerDied, prepare
 
-PR_SET_PDEATHSIG = 1
+START = "forkserver" if sys.platform == "linux" else "spawn"
+PRELOADED = ["prudent.experiments.run", "tqdm", "zarr"]
 # How long a process may take to end after its pipe has.
 END_SECONDS = 10.0
 
@@ -101,17 +102,23 @@ class _Worker:
         self.future: Future[Any] | None = None
         self._process: Any = None
         self._pipe: Any = None
+        self._alive: Any = None  # to be held open
         self._listener: threading.Thread | None = None
 
     def begin(self) -> None:
         """Take the first call that waits, with a new process if there is none."""
         if self._listener is None:
-            context = multiprocessing.get_context("spawn")
+            context: Any = multiprocessing.get_context(START)
+            context.set_forkserver_preload(PRELOADED)
             self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, os.getpid()))
-            with _interrupts_blocked(), contextlib.suppress(OSError):  # it died at the start
+            alive, self._alive = context.Pipe(duplex=False)
+            arguments = theirs, alive, dict(os.environ)
+            self._process = context.Process(target=_serve, args=arguments)
+            # It, or what it is forked from, may die at the start.
+            with _interrupts_blocked(), contextlib.suppress(OSError, EOFError):
                 self._process.start()
             theirs.close()
+            alive.close()
             self._listener = threading.Thread(target=self._listen, daemon=True)
             self._listener.start()
         self._take()
@@ -179,13 +186,12 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Any, parent: int) -> None:
+def _serve(pipe: Any, alive: Any, environment: dict[str, str]) -> None:
     """The work of a process: calls come through the pipe, rows and results go back."""
     if sys.platform == "linux":
-        # A worker whose parent was killed would go on writing beside the next attempt.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        _end_with(alive)
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     os.dup2(2, 1)  # what a simulator prints is not a result
     prepare(lambda row: pipe.send(("row", row)))
@@ -202,3 +208,17 @@ def _serve(pipe: Any, parent: int) -> None:
                 raise
             except Exception as error:  # it cannot be pickled
                 pipe.send(("error", StoreError(one_line(error))))
+
+
+def _end_with(alive: Any) -> None:
+    """Let the system kill this process when the one that holds the other end of a pipe is gone.
+
+    Whatever it does at that time, it would go on writing beside the next attempt.
+    """
+    import fcntl
+
+    fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(alive, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(alive, fcntl.F_SETFL, os.O_ASYNC)
+    if alive.poll():
+        os._exit(1)
