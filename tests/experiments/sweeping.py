@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+from command import prudent
 from prudent.experiments._runner import Runner
 from prudent.experiments.sweep import read_sweep
 
@@ -104,6 +105,14 @@ def start(place, *arguments, workers=2, **options):
         start_new_session=True,
         **options,
     )
+
+
+def sweep(place, *arguments, workers=2):
+    """A sweep of this process, whose workers are forked from what earlier ones have imported."""
+    done = prudent(
+        "sweep", "my.toml", "-o", "runs", "--workers", str(workers), *arguments, cwd=place
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 def finish(process):

@@ -4,9 +4,7 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from sweeping import (
@@ -20,6 +18,7 @@ from sweeping import (
     session,
     start,
     started,
+    sweep,
     wait_for,
     work_with_a_hanging_run,
 )
@@ -41,14 +40,14 @@ GRID = {"budgets": [160, 161, 162], "methods": '["npe", "nre"]'}
 def undisturbed(tmp_path_factory):
     place = tmp_path_factory.mktemp("undisturbed")
     prepare(place, **GRID)
-    code, out, err = finish(start(place))
+    code, out, err = sweep(place)
     assert code == 0, err
     assert "6 of 6 runs done: runs" in out
     assert "\r" not in out + err
     assert "\x1b" not in out + err
     assert sorted(started(place).values()) == [2, 2, 2]
     assert not (place / "runs" / ".work").exists()
-    watched = finish(start(place, "--watch", "--json"))[1].splitlines()
+    watched = sweep(place, "--watch", "--json")[1].splitlines()
     assert [json.loads(line)["counts"]["done"] for line in watched] == [6]
     return results(place / "runs")
 
@@ -146,13 +145,13 @@ def test_failing_runs_and_dying_workers_do_not_stop_the_others(tmp_path):
     assert len(errors) == 3
     assert sum("Traceback" in path.read_text() for path in errors) == 2
     # Asked again, only those are tried, and a script can read what happened.
-    code, out, _ = finish(start(tmp_path, "--status", "--json"))
+    code, out, _ = sweep(tmp_path, "--status", "--json")
     assert code == 0
     assert json.loads(out)["counts"]["failed"] == 3
-    code, out, _ = finish(start(tmp_path, "--dry-run"))
+    code, out, _ = sweep(tmp_path, "--dry-run")
     assert "Skipping 3 finished runs; 3 to do (3 failed before)" in out
     (tmp_path / "repaired").touch()
-    code, out, err = finish(start(tmp_path, workers=1))
+    code, out, err = sweep(tmp_path, workers=1)
     assert code == 0, err
     assert "6 of 6 runs done" in out
     assert started(tmp_path) == {160: 1, 201: 4, 202: 2, 203: 2, 204: 2, 205: 2}
@@ -161,7 +160,7 @@ def test_failing_runs_and_dying_workers_do_not_stop_the_others(tmp_path):
 
 def test_a_hungry_run_fails_and_the_other_finishes(tmp_path):
     prepare(tmp_path, [160, 207])
-    code, out, err = finish(start(tmp_path))
+    code, out, err = sweep(tmp_path)
     assert code == 1, err
     assert "1 of 2 runs done, 1 failed: runs" in out
     assert f"tried to allocate {2**52} bytes" in out
@@ -182,45 +181,30 @@ def test_a_hanging_run_fails_and_the_others_finish(tmp_path, monkeypatch):
 def test_the_time_of_a_run_is_limited(tmp_path):
     """It hangs, so that no machine is fast enough, and one that is too slow fails alike."""
     prepare(tmp_path, [206])
-    code, out, err = finish(start(tmp_path, "--timeout", "3"))
+    code, out, err = sweep(tmp_path, "--timeout", "3")
     assert code == 1, err
     assert "took longer than 3 s (--timeout)" in out
 
 
 def test_a_changed_simulator_is_not_mixed_with_the_old_one(tmp_path):
     prepare(tmp_path, [160])
-    assert finish(start(tmp_path, workers=1))[0] == 0
+    assert sweep(tmp_path, workers=1)[0] == 0
     (old,) = (tmp_path / "runs").glob("*/metrics.json")
     with (tmp_path / "mine.py").open("a") as file:
         file.write("# another noise\n")
     before = tree_digest(tmp_path)
-    code, _, err = finish(start(tmp_path, workers=1))
+    code, _, err = sweep(tmp_path, workers=1)
     assert code == 2
     assert "1 runs of a simulator whose file has changed since" in err
     assert tree_digest(tmp_path) == before
-    code, out, err = finish(start(tmp_path, "--force", workers=1))
+    code, out, err = sweep(tmp_path, "--force", workers=1)
     assert code == 0, err
     assert started(tmp_path) == {160: 2}
     (new,) = (tmp_path / "runs").glob("*/metrics.json")
     assert new != old
     assert (tmp_path / "runs" / ".trash" / old.parent.name / "metrics.json").exists()
-    status = json.loads(finish(start(tmp_path, "--status", "--json"))[1])
+    status = json.loads(sweep(tmp_path, "--status", "--json")[1])
     assert status["counts"]["done"] == status["num_runs"] == 1
-
-
-def test_a_file_from_elsewhere_that_names_code_must_be_trusted(tmp_path):
-    here = tmp_path / "here"
-    here.mkdir()
-    prepare(tmp_path, [160])
-    arguments = {"cwd": here, "capture_output": True, "text": True, "check": False}
-    for looking in ("--dry-run", "--status"):
-        assert subprocess.run(command("../my.toml", looking), **arguments).returncode == 0
-    before = tree_digest(tmp_path)
-    done = subprocess.run(command("../my.toml"), **arguments)
-    assert done.returncode == 2
-    assert "names code (mine:problem)" in done.stderr
-    assert "--allow-code" in done.stderr
-    assert tree_digest(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -233,7 +217,7 @@ def test_a_signal_ends_it_in_order(tmp_path, number, expected):
     process = start(tmp_path, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     try:
         assert wait_for(lambda: len(list((tmp_path / "runs").rglob("epoch-*"))) >= 2)
-        status = finish(start(tmp_path, "--status"))[1]
+        status = sweep(tmp_path, "--status")[1]
         assert "running 2" in status
         assert "of 100000" in status
         os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
@@ -258,7 +242,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         assert wait_for(lambda: not session(process.pid))
     finally:
         end(process)
-    code, out, err = finish(start(tmp_path, "--status", "--json"))
+    code, out, err = sweep(tmp_path, "--status", "--json")
     assert json.loads(out)["counts"]["interrupted"] == 1
 
 
@@ -271,9 +255,9 @@ def test_a_full_disk_stops_it_without_failures(tmp_path):
     assert "File too large" in err
     assert "free some space and run the same command again" in err
     assert "Traceback" not in err
-    status = json.loads(finish(start(tmp_path, "--status", "--json"))[1])
+    status = json.loads(sweep(tmp_path, "--status", "--json")[1])
     assert status["counts"]["failed"] == status["counts"]["done"] == 0
-    code, out, err = finish(start(tmp_path, workers=1))
+    code, out, err = sweep(tmp_path, workers=1)
     assert code == 0, err
     assert "3 of 3 runs done" in out
 
@@ -286,29 +270,6 @@ def test_a_terminal_sees_counts_and_time_left(tmp_path):
     assert b"1 of 1 runs done: runs" in seen
 
 
-def test_too_little_space_is_refused_before_the_start(tmp_path, monkeypatch):
-    from prudent.errors import InputError
-    from prudent.experiments.launch import _check_space
-
-    _check_space(tmp_path / "new", 10**6, force=False)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**5))
-    with pytest.raises(InputError, match="need about 1 MB, but 0 MB are free"):
-        _check_space(tmp_path / "new", 10**6, force=False)
-    _check_space(tmp_path / "new", 10**6, force=True)
-
-
-def test_a_directory_of_a_newer_version_is_refused(tmp_path):
-    prepare(tmp_path, [160])
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "sweep.json").write_text('{"format": 9}')
-    before = tree_digest(tmp_path)
-    for arguments in ([], ["--status"]):
-        code, _, err = finish(start(tmp_path, *arguments))
-        assert (code, arguments) in ((2, []), (0, ["--status"]))
-        assert arguments or "another version of prudent" in err
-    assert tree_digest(tmp_path) == before
-
-
 def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path):
     prepare(tmp_path, [160])
     process = start(tmp_path, "--dry-run")
@@ -316,68 +277,3 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(tmp_path):
     process.stdout = None
     _, err = process.communicate(timeout=GUARD)
     assert err == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["my.toml", "-o", "file/x"], "choose another output"),
-        (["my.toml", "-o", "file"], "choose another output"),
-        (["my.toml", "-o", ""], "the output is empty"),
-        (["my.toml", "-o", "x" * 300], "File name too long"),
-        (["my.toml", "--workers", "0"], "`workers` is 0"),
-        (["my.toml", "--set", "seed=0..20000"], "The limit is 10,000"),
-        (["my.toml", "--set", "seed=[]"], "nothing to run"),
-        (["nowhere.toml"], "cannot read nowhere.toml"),
-        (["my.toml", "--engine", "dusk"], "Did you mean `dask`?"),
-        (["my.toml", "--address", "tcp://x:1"], "for the engine dask, not for local"),
-        (["my.toml", "--engine", "slurm"], "there is no `sbatch` here"),
-        (["my.toml", "--timeout", "-1"], "`timeout` is -1"),
-        ([], "name the FILE"),
-        (["-o", ".", "--status"], "Name its file as well"),
-    ],
-)
-def test_mistakes_change_nothing(tmp_path, arguments, message):
-    prepare(tmp_path, [160])
-    (tmp_path / "file").touch()
-    before = tree_digest(tmp_path)
-    done = subprocess.run(
-        command(*arguments), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert tree_digest(tmp_path) == before
-
-
-@pytest.mark.parametrize("name", ["a b", "quote's", "; echo x", "-o", "日本", "new\nline"])
-def test_any_name_of_an_output_works(tmp_path, name):
-    prepare(tmp_path, [160])
-    (tmp_path / "fine.toml").write_text((tmp_path / "my.toml").read_text())
-    done = subprocess.run(
-        command("fine.toml", f"--output={name}", "--status", "--json"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["path"] == name
-
-
-@pytest.mark.parametrize(
-    "name", ["\x1b[31mred", "a\rb", "bell\a", "[/nope]", "[bold]", "\u202eright"]
-)
-def test_names_do_not_steer_the_terminal(tmp_path, name):
-    prepare(tmp_path, [160])
-    text = (
-        (tmp_path / "my.toml").read_text().replace("mine:problem", f"{json.dumps(name)[1:-1]}:x")
-    )
-    (tmp_path / "my.toml").write_text(text)
-    (tmp_path / "file").touch()
-    for arguments, expected in ((["--dry-run"], 0), (["--status"], 0), (["-o", "file/x"], 2)):
-        code, out, err = finish(start(tmp_path, *arguments))
-        assert code == expected
-        assert not set(out + err) & set("\x1b\r\a\u202e")
-        assert "Traceback" not in err
