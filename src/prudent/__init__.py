@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prudent import training as training
     from prudent.adapters.recognition import adapt as adapt
     from prudent.diagnostics.diagnosis import diagnose as diagnose
-    from prudent.experiments.loading import load as load
+    from prudent.loading import load as load
     from prudent.recalibration.temperature import recalibrate as recalibrate
     from prudent.training.fitting import fit as fit
     from prudent.version import __version__ as __version__

@@ -60,7 +60,7 @@ def sample(
     if path.suffix.lower() == ".nc":
         require("arviz", "arviz", "ArviZ exports")
     say("loading torch ...")
-    from prudent.experiments.answers import answer, write_draws
+    from prudent.reports.answers import answer, write_draws
 
     found = answer(Path(run), observation, **options)
     for text in write_draws(found, path, num_samples, seed):
@@ -102,7 +102,7 @@ def plot(
     whole("dpi", dpi, 10)
     require("matplotlib", "report", "figures")
     say("loading torch ...")
-    from prudent.experiments.answers import answer, truth_of
+    from prudent.reports.answers import answer, truth_of
     from prudent.reports.figures import save
 
     found = answer(Path(run), observation, **options)

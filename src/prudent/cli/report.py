@@ -149,7 +149,7 @@ def _answer(results: Any, run: str | None, observation: str, **options: Any) -> 
             else "no run is finished yet."
         )
     say("loading torch ...")
-    from prudent.experiments.answers import answer
+    from prudent.reports.answers import answer
 
     return answer(Path(chosen["path"].iloc[0]), observation, **options)
 

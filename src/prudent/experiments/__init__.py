@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from prudent._lazy import attach
 
 if TYPE_CHECKING:
-    from prudent.experiments.answers import Answer as Answer
-    from prudent.experiments.answers import answer as answer
     from prudent.experiments.config import RunConfig as RunConfig
     from prudent.experiments.launch import run_sweep as run_sweep
     from prudent.experiments.results import Results as Results

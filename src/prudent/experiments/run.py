@@ -27,9 +27,9 @@ from prudent.errors import InputError, StoreError, shortened
 from prudent.experiments import store
 from prudent.experiments._inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.config import RunConfig
-from prudent.experiments.loading import load
 from prudent.experiments.store import Run
 from prudent.history import History
+from prudent.loading import load
 from prudent.priors.checks import dtype_for
 from prudent.priors.density import log_density, support_bounds
 from prudent.problems import Problem, source_digest

@@ -33,7 +33,7 @@ from prudent.version import __version__
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from prudent.experiments.answers import Answer
+    from prudent.reports.answers import Answer
 
 # Key, title and class of each column of the table.
 COLUMNS = (
@@ -97,7 +97,7 @@ def write_report(
         directory: Where the runs are, for the title and the commands that repeat it. Of an
             absolute path the page shows the last part only: the rest can tell who one is.
         answer: The posterior of an observation to show below the verdict, from
-            :func:`prudent.experiments.answer` or made of a posterior and its verdict.
+            :func:`prudent.reports.answer` or made of a posterior and its verdict.
     """
     require("pandas", "report", "reports")
     require("jinja2", "report", "reports")

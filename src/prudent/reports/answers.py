@@ -21,7 +21,7 @@ from prudent.diagnostics.verdict import Verdict
 from prudent.errors import DataError, InputError
 from prudent.estimators.summaries import Summaries, to_arviz
 from prudent.experiments import store
-from prudent.experiments.loading import load
+from prudent.loading import load
 from prudent.recalibration.conformal import Conformal
 
 NOT_MEASURED = (

@@ -161,7 +161,7 @@ def test_a_report_of_any_posterior(tmp_path):
     diagnosis = prudent.diagnose(estimator, theta, theta, progress=False)
     results = prudent.experiments.results_of({"mine": diagnosis})
     for verdict in (diagnosis.verdict, None):
-        answer = prudent.experiments.Answer(estimator(theta[0]), verdict, theta[:1])
+        answer = prudent.reports.Answer(estimator(theta[0]), verdict, theta[:1])
         prudent.reports.write_report(results, tmp_path / "a.html", answer=answer)
         page = (tmp_path / "a.html").read_text()
         assert "What does it say about my observation?" in page
