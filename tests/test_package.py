@@ -142,6 +142,37 @@ def test_no_two_modules_need_each_other():
         graphlib.TopologicalSorter({**needs, "prudent.errors": {"prudent.cli"}}).prepare()
 
 
+# Breaches that are still to be mended; none may come to these.
+PEEKED = {
+    ("prudent.adapters.estimator", "prudent.estimators._description"),
+    ("prudent.adapters.estimator", "prudent.estimators._support"),
+    ("prudent.diagnostics._mixtures", "prudent.estimators._students"),
+    ("prudent.diagnostics._mixtures", "prudent.estimators._support"),
+    ("prudent.diagnostics.agreement", "prudent.estimators._students"),
+    ("prudent.diagnostics.diagnosis", "prudent.estimators._description"),
+    ("prudent.recalibration.conformal", "prudent.diagnostics._points"),
+    ("prudent.recalibration.conformal", "prudent.estimators._description"),
+    ("prudent.recalibration.temperature", "prudent.diagnostics._mixtures"),
+    ("prudent.recalibration.temperature", "prudent.diagnostics._points"),
+    ("prudent.recalibration.temperature", "prudent.estimators._description"),
+}
+
+
+def test_private_modules_are_imported_by_their_own_folder_alone():
+    def folder(name):
+        return name.rpartition(".")[0]
+
+    found = set()
+    for path in MODULES.values():
+        user = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for used in Imports(path).found & MODULES.keys():
+            private = used.rpartition(".")[2].startswith("_")
+            if private and not user.startswith(folder(used) + "."):
+                found.add((user, used))
+    assert found <= PEEKED
+    assert MODULES.keys() >= {"prudent.datasets._layout", "prudent.diagnostics._bands"}
+
+
 def blocks(document, language):
     text = (ROOT / document).read_text()
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)

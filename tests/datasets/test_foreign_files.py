@@ -146,7 +146,7 @@ def test_columns_of_a_table_are_found_by_the_names_of_the_prior(tmp_path):
     text = "\n".join(["a,mass,spin,b,c", *(",".join(row) for row in rows)])
     (tmp_path / "sims.csv").write_text(text)
     (tmp_path / "prior.toml").write_text(PRIOR)
-    from prudent.experiments._inputs import from_files
+    from prudent.experiments.inputs import from_files
 
     inputs, _ = from_files(str(tmp_path / "sims.csv"), prior=str(tmp_path / "prior.toml"))
     assert torch.equal(inputs.training.theta.double(), torch.tensor(THETA[:32]))
@@ -229,7 +229,7 @@ def test_what_is_not_is_one_line_and_writes_nothing(name, defect, tmp_path):
 
 @pytest.mark.parametrize("name", ["sims.npz", "sims.csv", "sims.zarr"])
 def test_rows_with_nan_are_told_and_left_out(name, tmp_path, caplog):
-    from prudent.experiments._inputs import from_files, pairs_to_test
+    from prudent.experiments.inputs import from_files, pairs_to_test
 
     FORMATS[name](tmp_path / name, theta=THETA, x=nan(X))
     (tmp_path / "prior.toml").write_text(PRIOR)

@@ -18,8 +18,8 @@ from prudent.datasets import Store
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
-from prudent.experiments._inputs import simulated
 from prudent.experiments._runner import attempt
+from prudent.experiments.inputs import simulated
 from prudent.experiments.run import run_one
 from prudent.training import Options
 

@@ -143,7 +143,7 @@ def _from_files(ctx: click.Context, settings: dict[str, Any], *, own_budget: boo
     for reference in (problem, options["prior"]):
         allow_import(reference)
     say(f"reading {ctx.params['data']} ...")
-    from prudent.experiments._inputs import from_files
+    from prudent.experiments.inputs import from_files
 
     return from_files(
         ctx.params["data"],

@@ -112,7 +112,7 @@ class Curve:
         found: Array = self.counts / self.number - self.levels
         return found
 
-    def p_value(self, side: str) -> float:
+    def p_value(self, side: str = LOW) -> float:
         """The p-value of "no level is too low", or "too high", in the best case."""
         counts = self.counts + (self.doubt if side == LOW else -self.doubt)
         path = uniform_path(self.number, tuple(self.levels), side)

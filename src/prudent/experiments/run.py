@@ -25,8 +25,8 @@ from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError, StoreError, shortened
 from prudent.experiments import store
-from prudent.experiments._inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.config import RunConfig
+from prudent.experiments.inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.store import Run
 from prudent.history import History
 from prudent.loading import load
@@ -57,7 +57,7 @@ def run_one(
         config: What to run.
         path: The directory of the run.
         progress: See :class:`prudent._progress.Progress`.
-        inputs: The pairs of a run from files; see :func:`prudent.experiments._inputs.from_files`.
+        inputs: The pairs of a run from files; see :func:`prudent.experiments.inputs.from_files`.
     """
     finished = store.find(path, config)
     if finished is not None and not store.is_unfinished(path):

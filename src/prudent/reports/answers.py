@@ -47,6 +47,11 @@ class Answer:
     x: Tensor
     name: str = "my observation"
 
+    @property
+    def judged(self) -> str:
+        """The verdict as text, or why there is none."""
+        return str(self.verdict or NOT_MEASURED)
+
     def warnings(self) -> list[str]:
         """What must be read before the numbers."""
         doubt = [DOUBT] if self.verdict is None or not self.verdict.trusted else []
@@ -59,7 +64,7 @@ class Answer:
         return {**told, "summary": self.posterior.records()}
 
     def __str__(self) -> str:
-        lines = [f"Verdict: {self.verdict or NOT_MEASURED}"]
+        lines = [f"Verdict: {self.judged}"]
         lines += [f"Near this observation: {self.posterior.near}"] if self.posterior.near else []
         lines += [f"Warning: {text}" for text in self.warnings()]
         return "\n".join([*lines, "", self.posterior.text()])
@@ -129,12 +134,11 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
         draws = posterior.sample(num_samples, seed=seed)
         log_prob = posterior.log_prob(draws)[:, 0].cpu().numpy()
     theta, buffer = draws[:, 0].cpu(), io.BytesIO()
-    verdict = str(found.verdict or NOT_MEASURED)
     if ending == ".npz":
         names = np.array(posterior.names)
         x = found.x.numpy()[0]
         values = {"theta": theta.numpy(), "log_prob": log_prob, "x": x}
-        np.savez(buffer, **values, names=names, verdict=np.array(verdict))
+        np.savez(buffer, **values, names=names, verdict=np.array(found.judged))
         data = buffer.getvalue()
     elif ending == ".csv":
         text = io.StringIO()
@@ -143,7 +147,7 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
         writer.writerows(np.column_stack([theta.numpy(), log_prob]).tolist())
         data = text.getvalue().encode()
     else:
-        facts = {"notes": " ".join(found.warnings()), "verdict": verdict}
+        facts = {"notes": " ".join(found.warnings()), "verdict": found.judged}
         exported = to_arviz("posterior", theta, posterior.names, facts)
         with tempfile.TemporaryDirectory() as place:
             exported.to_netcdf(str(Path(place, "draws.nc")))

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prudent.diagnostics._bands import LOW
 from prudent.diagnostics.verdict import ERROR_RATE, NORMAL_95, TESTS, Curve, Verdict, judge
 from prudent.experiments.config import RunConfig
 from prudent.history import finite
@@ -245,7 +244,7 @@ def _cell(
         each = [curves[row["run"]] for row in done]
         curve = mean_curve(each, own_pairs(done))
         chances = [
-            _counted(own["level"], own["coverage"], [row]).p_value(LOW)
+            _counted(own["level"], own["coverage"], [row]).p_value()
             for own, row in zip(each, done, strict=True)
         ]
         verdict = _judge(curve, done, chances)

@@ -21,7 +21,6 @@ from prudent._extras import require
 from prudent._files import write_atomic
 from prudent.diagnostics.verdict import MOST_MISSED
 from prudent.errors import InputError
-from prudent.estimators._description import NOT_MEASURED
 from prudent.estimators.summaries import COLUMNS as COLUMNS_OF_SUMMARY
 from prudent.experiments.results import Results
 from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
@@ -205,7 +204,7 @@ def _observed(answer: Answer) -> dict[str, Any]:
     return {
         "name": answer.name,
         "sign": sign,
-        "verdict": str(answer.verdict or NOT_MEASURED),
+        "verdict": answer.judged,
         "warnings": answer.warnings(),
         "columns": COLUMNS_OF_SUMMARY,
         "rows": posterior.table(),
