@@ -71,6 +71,25 @@ def test_rows_are_mixed_between_chunks(store):
     assert len(set((batch.theta // 16).flatten().tolist())) == 4
 
 
+def test_what_is_known_before_training_takes_one_pass(store, monkeypatch):
+    stream, passed = Stream(store), []
+    monkeypatch.setattr(
+        store, "read", lambda *rows: passed.append(rows) or Store.read(store, *rows)
+    )
+    everything = stream.sample()
+    assert (len(everything), len(stream), stream.num_invalid) == (90, 90, 10)
+    assert len(stream.pool) == 100
+    assert len(stream.digest()) == 64
+    rest, held_out = stream.split(0.3, 0)
+    parts = [rest.sample(), held_out.sample()]
+    assert len(parts[0]) + len(parts[1]) == 90
+    joined = torch.cat([part.theta for part in parts]).sort(dim=0).values
+    assert torch.equal(joined, everything.theta)
+    for part, own in zip(parts, (rest, held_out), strict=True):
+        assert {*(part.row_numbers // 16).tolist()} == {*own.chunks}
+    assert len(passed) == store.num_chunks
+
+
 def test_chunks_can_be_held_out(store):
     held_out = numbers(Stream(store, [5, 6]).batches(1, order()))
     rest = numbers(Stream(store, range(5)).batches(1, order()))

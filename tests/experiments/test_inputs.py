@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ from command import prudent as command
 from faults import exit_code, in_child, tree_digest
 from prudent import problems
 from prudent.cli.entry import cli
-from prudent.datasets import Store
+from prudent.datasets import Store, _formats
 from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.errors import InputError
 from prudent.experiments import RunConfig, load_runs
@@ -93,6 +94,30 @@ def own_files(place, number=500):
 
 def box():
     return problems.box([-3.0, -3.0], [3.0, 3.0])
+
+
+def test_a_table_is_opened_and_parsed_once(tmp_path, monkeypatch):
+    pairs = draw_pairs(problems.custom(lambda theta: theta + 1.0, box()), 500, 0)
+    names = "theta_1,theta_2,x_1,x_2"
+    table = torch.cat([pairs.theta, pairs.x], dim=1)
+    np.savetxt(tmp_path / "sims.csv", table, delimiter=",", header=names, comments="")
+    (tmp_path / "prior.toml").write_text(PRIOR)
+    opened, parsed = [], []
+    read, numbers = Path.read_text, _formats._numbers
+
+    def read_text(path, *arguments):
+        opened.append(path.name)
+        return read(path, *arguments)
+
+    def parse(lines, *arguments):
+        parsed.append(len(lines))
+        return numbers(lines, *arguments)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(_formats, "_numbers", parse)
+    ok(tmp_path, "train", "--data", "sims.csv", "--prior", "prior.toml", *TINY, "-o", "run")
+    assert opened.count("sims.csv") == 1
+    assert parsed == [500]
 
 
 def test_own_files_train_and_are_diagnosed_without_python(tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -94,7 +94,7 @@ def open_rows(
     dtype: torch.dtype = torch.float32,
     parameters: Sequence[str] = (),
 ) -> Store | FileRows:
-    """A store, or the rows of a file, from which nothing is read yet; arguments as of `read`.
+    """A store or the rows of a file; arguments as of `read`.
 
     The names of the ``parameters`` help to find the columns of a table.
     """
@@ -119,7 +119,10 @@ def open_rows(
 
 
 class FileRows:
-    """The pairs in a file, read by rows; the names of the two arrays are guessed by default."""
+    """The pairs in a file; the names of the two arrays are guessed by default.
+
+    Formats that can only be read as a whole are opened once, here; others are read by rows.
+    """
 
     def __init__(
         self,
@@ -130,13 +133,15 @@ class FileRows:
         parameters: Sequence[str] = (),
     ) -> None:
         self.path, self.dtype = path, dtype
+        self._whole: tuple[Tensor, Tensor] | None = None
         with formats.opened(path) as arrays:
             self.names = _choose(path, arrays, {"theta": theta, "x": x}, parameters)
-        with self._open() as found:
-            shapes: list[tuple[int, ...]] = [one.shape for one in found.values()]
-        check_shapes(*shapes)
-        self.num_rows, self.dim = shapes[0]
-        self.x_shape = shapes[1][1:]
+            found = self._chosen(arrays)
+            check_shapes(found["theta"].shape, found["x"].shape)
+            if formats.kind(path) not in formats.BY_ROWS:
+                self._whole = self._tensors(found, slice(None))
+        self.num_rows, self.dim = found["theta"].shape
+        self.x_shape = found["x"].shape[1:]
         rows = CHUNK_BYTES // row_bytes(self.dim, self.x_shape)
         self.chunk_size = max(1, min(rows, -(-self.num_rows // NUM_CHUNKS)))
 
@@ -145,19 +150,23 @@ class FileRows:
 
     def read(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of ``theta`` and ``x``, and 1 where x is not finite."""
-        with self._open() as arrays, np.errstate(over="ignore"):
-            theta = as_tensor("theta", arrays["theta"][start:stop], self.dtype)
-            x = as_tensor("x", arrays["x"][start:stop])
+        if self._whole is not None:
+            theta, x = (values[start:stop] for values in self._whole)
+        else:
+            with formats.opened(self.path) as arrays:
+                theta, x = self._tensors(self._chosen(arrays), slice(start, stop))
         return theta, x, ~finite_rows(x)
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[dict[str, _SideBySide]]:
-        """The two arrays, checked."""
-        with formats.opened(self.path) as arrays:
-            yield {
-                role: _SideBySide([formats.array(self.path, arrays, name) for name in names])
-                for role, names in self.names.items()
-            }
+    def _chosen(self, arrays: formats.Arrays) -> dict[str, _SideBySide]:
+        return {
+            role: _SideBySide([formats.array(self.path, arrays, name) for name in names])
+            for role, names in self.names.items()
+        }
+
+    def _tensors(self, arrays: dict[str, _SideBySide], rows: slice) -> tuple[Tensor, Tensor]:
+        with np.errstate(over="ignore"):
+            theta = as_tensor("theta", arrays["theta"][rows], self.dtype)
+            return theta, as_tensor("x", arrays["x"][rows])
 
 
 class _SideBySide:

@@ -44,11 +44,12 @@ class Rows(Protocol):
 
 
 class _Survey(NamedTuple):
-    """What one look at all rows tells: the valid ones in each chunk, a digest, some theta."""
+    """The result of one pass over all rows."""
 
-    counts: dict[int, int]
+    counts: dict[int, int]  # of valid rows, by chunk
     digest: str
-    theta: Tensor
+    theta: Tensor  # a sample of all theta, those of failed simulations included
+    sample: Pairs  # valid pairs, evenly from all chunks
 
 
 class Stream:
@@ -101,8 +102,9 @@ class Stream:
 
     def sample(self) -> Pairs:
         """Pairs to take statistics from, of at most 32 MiB, evenly from all chunks."""
-        step = -(-self.stop * row_bytes(self.dim, self.x_shape) // SAMPLE_BYTES)
-        return _joined([part[part.row_numbers % step == 0] for part in self.parts()])
+        found = self._survey.sample
+        chunks = found.row_numbers // self.rows.chunk_size
+        return found[torch.isin(chunks, torch.tensor(self.chunks))]
 
     def digest(self) -> str:
         """A SHA-256 of all numbers, that of the same pairs in memory."""
@@ -178,23 +180,28 @@ class Stream:
 
     @cached_property
     def _survey(self) -> _Survey:
-        counts, kept = {}, []
-        step = -(-self.num_rows // MOST_THETA)
+        counts, kept, sample = {}, [], []
+        every = -(-self.num_rows // MOST_THETA)
+        step = -(-self.stop * row_bytes(self.dim, self.x_shape) // SAMPLE_BYTES)
 
         def pieces() -> Iterator[tuple[Tensor, Tensor]]:
             for index in self.chunks:
-                theta, x, reason = self.rows.read(*self._bounds(index))
+                start, stop = self._bounds(index)
+                theta, x, reason = self.rows.read(start, stop)
                 if not bool(theta.isfinite().all()):
                     path = self.rows.path
                     raise DataError(f"theta in {path} holds NaN or infinity; draw it anew.")
                 counts[index] = int((reason == 0).sum())
-                kept.append(theta[::step].clone())
+                kept.append(theta[::every].clone())
+                rows = torch.arange(start, stop)
+                looked = (reason == 0) & (rows % step == 0)
+                sample.append(Pairs(theta[looked], x[looked], rows[looked]))
                 yield theta, x[reason == 0]
 
         found = digest(pieces())
         if not any(counts.values()):
             raise DataError(f"none of {self.num_rows:,} simulations in {self.rows.path} is valid.")
-        return _Survey(counts, found, torch.cat(kept))
+        return _Survey(counts, found, torch.cat(kept), _joined(sample))
 
 
 Data = Pairs | Stream
