@@ -11,7 +11,7 @@ from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.launch import LaunchOptions
 from prudent.experiments.sweep import read_sweep
-from prudent.training import Options, fit
+from prudent.training import Options, fit, methods
 
 BASE = {"problem": "gaussian", "method": "calnre", "budget": 64}
 WRONG = ["some text", -1.5, 0, 1.5, 7, -3, True, [1]]
@@ -196,3 +196,38 @@ def test_a_plan_looks_at_the_engine(tmp_path, arguments, words):
         assert done.returncode == 2
         assert done.stderr.startswith(f"Error: {words}")
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """The names of the settings that were checked, once for each time."""
+    found, check_one = [], Setting.check
+
+    def count(described, value):
+        found.append(described.name)
+        return check_one(described, value)
+
+    monkeypatch.setattr(Setting, "check", count)
+    return found
+
+
+def test_a_setting_is_checked_once_on_its_way_to_a_training(tmp_path, checks):
+    text = "problem = 'gaussian'\nmethod = 'CalNRE'\nbudget = 64\nseed = 1\n"
+    text += "training.preset = 'fast'\ntraining.epochs = 1\ntraining.weight = 3\n"
+    (tmp_path / "my.toml").write_text(text)
+    (config,) = read_sweep(tmp_path / "my.toml").configs
+    names = ["budget", "epochs", "method", "preset", "problem", "seed", "weight"]
+    assert sorted(checks) == names
+    assert (config.method, config.training.weight, config.training.members) == ("calnre", 3.0, 1)
+    checks.clear()
+    again = RunConfig.from_settings(config.to_dict())
+    assert again == config
+    assert max(map(checks.count, checks)) == 1
+    checks.clear()
+    told = prudent("train", "--config", "my.toml", "-o", "run", "--dry-run", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert [name for name in checks if name in names and checks.count(name) > 1] == []
+    assert {*names} <= {*checks}
+    # A run hands its options to the training as they are.
+    assert Options.of(config.training) is config.training
+    assert methods.get("calnre").resolve(config.training) is config.training

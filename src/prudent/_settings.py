@@ -10,7 +10,7 @@ import dataclasses
 import re
 import sys
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from prudent.errors import InputError, shortened, unknown_name
 
 T = TypeVar("T", bound=type)
+Made = TypeVar("Made")
 TYPES: dict[Any, type] = {Any: object, tuple[str, ...]: tuple}
 LARGEST = sys.float_info.max
 # What can be written in a file; objects of other types are judged by who uses them.
@@ -158,6 +159,14 @@ def check(instance: Any) -> None:
         value = getattr(instance, name)
         if value is not described.default:  # which would cost most of the time of a large sweep
             object.__setattr__(instance, name, described.check(value))  # frozen, but being made
+
+
+def made(owner: type[Made], values: Mapping[str, Any]) -> Made:
+    """A dataclass of settings that were checked before, one by one, and are not checked again."""
+    found, known = object.__new__(owner), settings_of(owner)  # type: ignore[arg-type]
+    defaults = {name: one.default for name, one in known.items()}
+    vars(found).update({**defaults, **values})  # also where it is frozen
+    return found
 
 
 def to_dict(instance: Any) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """``prudent train``."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -74,19 +73,20 @@ def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool,
     path, file = Path(output), read_settings(Path(config)) if config else {}
     settings, own_budget = _settings(ctx, file)
     check_writable(path.parent)
-    inputs, facts = None, {}
-    if ctx.params["data"] is not None:
-        inputs, facts = _from_files(ctx, settings, own_budget=own_budget)
-    elif given := [name for name in FILES if ctx.params[name] is not None]:
+    inputs, own = None, ctx.params["data"] is not None
+    if not own and (given := [name for name in FILES if ctx.params[name] is not None]):
         raise InputError(f"`--{given[0].replace('_', '-')}` needs --data.")
-    wanted = RunConfig.from_settings({**settings, **facts})
+    wanted = RunConfig.from_settings({**({"problem": "file:data"} if own else {}), **settings})
+    if own:
+        inputs, facts = _from_files(ctx, settings.get("problem"), wanted, own_budget=own_budget)
+        wanted = wanted.changed(**facts)
     if wanted.thorough:
         require(*THOROUGH_NEEDS)
     if inputs is None and ":" in wanted.problem:
         allow_import(wanted.problem)
         import_attribute(wanted.problem)
     if not wanted.problem.startswith("file:"):
-        wanted = dataclasses.replace(wanted, source=source_digest(wanted.problem))
+        wanted = wanted.changed(source=source_digest(wanted.problem))
     finished = store.find(path, wanted)  # refuses another run before torch is loaded
     if dry_run:
         if inputs is not None:
@@ -136,10 +136,11 @@ def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any],
     return {**settings, "training": training}, "budget" in file or "budget" in typed
 
 
-def _from_files(ctx: click.Context, settings: dict[str, Any], *, own_budget: bool) -> Any:
+def _from_files(
+    ctx: click.Context, problem: str | None, wanted: RunConfig, *, own_budget: bool
+) -> Any:
     """The pairs that --data names, and what follows from them for the run."""
-    checked = RunConfig.from_settings({"problem": "file:data", **settings})
-    problem, options = settings.get("problem"), {name: ctx.params[name] for name in FILES}
+    options = {name: ctx.params[name] for name in FILES}
     for reference in (problem, options["prior"]):
         allow_import(reference)
     say(f"reading {ctx.params['data']} ...")
@@ -148,8 +149,8 @@ def _from_files(ctx: click.Context, settings: dict[str, Any], *, own_budget: boo
     return from_files(
         ctx.params["data"],
         problem=problem,
-        budget=checked.budget if own_budget else None,
-        num_test=checked.num_test,
-        seed=checked.seed,
+        budget=wanted.budget if own_budget else None,
+        num_test=wanted.num_test,
+        seed=wanted.seed,
         **options,
     )

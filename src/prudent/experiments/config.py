@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from prudent import problems
 from prudent._files import canonical_json, sha256
-from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
+from prudent._settings import Setting, check, documented, made, setting, settings_of, to_dict
 from prudent._tables import FORMAT, Mistakes
 from prudent.errors import InputError, StoreError
 from prudent.training import methods
-from prudent.training.options import PRESET, Options
+from prudent.training.options import PRESET, PRESETS, Options
 
 # Coverage by region takes two halves with two regions each, and a tree that finds these.
 THOROUGH_PAIRS = 120
@@ -57,6 +57,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        self._agree()
+
+    def _agree(self) -> None:
+        """Refuse settings that contradict each other, and fill in those of the method."""
         if self.format != FORMAT:
             raise StoreError(
                 f"the run has format {self.format}, this version reads format {FORMAT}. Use the "
@@ -105,16 +109,28 @@ class RunConfig:
         hidden = {k: v for k, v in settings.items() if k in HIDDEN}
         found = flatten({k: v for k, v in settings.items() if k not in HIDDEN}, mistakes)
         tell_missing(found, mistakes)
-        for key, value in found.items():
-            mistakes.try_to("", KEYS[key].check, value)
+        checks = {key: one.check for key, one in {**KEYS, **HIDDEN}.items()}
+        found = {k: mistakes.try_to("", checks[k], v) for k, v in {**found, **hidden}.items()}
         mistakes.refuse()
-        return cls.from_flat({**found, **hidden})
+        return cls.from_flat(found)
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any]) -> RunConfig:
-        """A run from known keys, those of the training with ``training.`` before them."""
+        """A run of checked settings, those of the training with ``training.`` before them."""
         run = nest(flat)
-        return cls(**{**run, "training": Options.of(**run.get("training", {}))})
+        training = run.pop("training", {})
+        preset = PRESETS.get(training.pop("preset", None), {})
+        found = made(cls, {**run, "training": made(Options, {**preset, **training})})
+        found._agree()
+        return found
+
+    def changed(self, **values: Any) -> RunConfig:
+        """The run with other values of some settings, which alone are checked."""
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        known = settings_of(RunConfig)
+        found = made(RunConfig, {**own, **{k: known[k].check(v) for k, v in values.items()}})
+        found._agree()
+        return found
 
     @cached_property
     def identity(self) -> str:
@@ -131,7 +147,7 @@ class RunConfig:
 
 # Every key of a file, with a dot for those of the table [training].
 KEYS = {name: one for name, one in settings_of(RunConfig).items() if not one.hidden}
-HIDDEN = {name for name, one in settings_of(RunConfig).items() if one.hidden}
+HIDDEN = {name: one for name, one in settings_of(RunConfig).items() if one.hidden}
 NEEDED = [name for name, one in KEYS.items() if one.default is ...]
 KEYS["training.preset"] = PRESET
 KEYS |= {f"training.{name}": one for name, one in settings_of(Options).items()}

@@ -36,8 +36,7 @@ class Estimate(NamedTuple):
 
 def seconds(config: RunConfig) -> float:
     """The expected seconds of a run on one core, from the table alone."""
-    method, cost = methods.get(config.method), _cost(config)
-    training = method.resolve(config.training)
+    method, cost, training = methods.get(config.method), _cost(config), config.training
     # A regularizer that was not measured costs as much as the dearest that was.
     step = {None: cost["step"], "balance": cost["balance"]}.get(
         method.regularizer, cost["coverage"]

@@ -126,7 +126,7 @@ def _train_and_diagnose(
             checkpoint=store.unfinished_path(path, ".checkpoint"),
             **networks,
             progress=progress,
-            **config.training.to_dict(),
+            preset=config.training,
         )
         if any(problem.units):
             estimator.info["parameter_units"] = list(problem.units)

@@ -147,12 +147,13 @@ def _axes(flat: Mapping[str, Any], where: str, mistakes: Mistakes) -> Block:
     block: Block = {}
     for key, value in flat.items():
         place = where if where.startswith("--") else where + key
-        block[key] = Axis(place, value if isinstance(value, list) else [value])
-        if value == []:
+        values = {place: value}
+        if isinstance(value, list):
+            values = {f"{place}[{index}]": one for index, one in enumerate(value)}
+        if not values:
             mistakes.add(place, EMPTY)
-        for index, one in enumerate(block[key].values):
-            inner = f"{place}[{index}]" if isinstance(value, list) else place
-            mistakes.try_to(inner, KEYS[key].check, one)
+        check = KEYS[key].check
+        block[key] = Axis(place, [mistakes.try_to(at, check, one) for at, one in values.items()])
     return block
 
 

@@ -10,10 +10,11 @@ reports. Nothing here imports torch before an objective is made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from prudent._settings import made
 from prudent.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Method:
         if self.regularizer == "coverage":
             own |= {"proposal": "even", "fraction": _share_of_steps(options.num_samples)}
         own |= self.own
-        return replace(options, **{n: v for n, v in own.items() if getattr(options, n) is None})
+        left = {name: value for name, value in own.items() if getattr(options, name) is None}
+        return made(type(options), {**vars(options), **left}) if left else options
 
     def weights(self, weight: float | None) -> dict[str, float]:
         """The weight of each term, with the user's weight for the regularizer if there is one."""

@@ -1,6 +1,6 @@
 """All settings of a training, with their defaults; the same names everywhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from prudent._choices import COMPUTATIONS, DISTANCES, INDICATORS, LEVELS, POOLS, PROPOSALS, TARGETS
@@ -104,8 +104,10 @@ class Options:
         return min(SMALL_BATCH if num_pairs < MANY_PAIRS else LARGE_BATCH, max(1, num_pairs))
 
     @classmethod
-    def of(cls, preset: str | None = None, **options: Any) -> Self:
+    def of(cls, preset: str | Self | None = None, **options: Any) -> Self:
         """Options from keywords and a preset, whose settings take the place of the defaults.
+
+        The preset may be other options, too.
 
         >>> Options.of(epochs=5).epochs
         5
@@ -115,6 +117,8 @@ class Options:
         for name in options:
             if name not in settings_of(Options):
                 raise unknown_name("option", name, settings_of(Options))
+        if isinstance(preset, Options):
+            return replace(preset, **options) if options else preset
         return cls(**{**PRESETS.get(PRESET.check(preset), {}), **options})
 
     def to_dict(self) -> dict[str, Any]:
