@@ -10,7 +10,7 @@ import pytest
 from faults import peak_memory
 from prudent.errors import InputError
 from prudent.experiments.config import RunConfig
-from prudent.experiments.cost import disk_bytes, estimate, seconds
+from prudent.experiments.cost import cost_of, disk_bytes, seconds
 from prudent.experiments.launch import find_sweep
 from prudent.experiments.store import count, states
 from prudent.experiments.sweep import check_name, read_sweep, stored_sweep
@@ -311,13 +311,13 @@ class TestCost:
 
     def test_workers_share_it_and_finished_runs_correct_it(self, tmp_path):
         configs = [RunConfig("slcp", "nre", 1024, seed) for seed in range(4)]
-        one, two = (estimate(configs, [], tmp_path, workers) for workers in (1, 2))
+        one, two = (cost_of(configs, [], tmp_path, workers) for workers in (1, 2))
         assert one.seconds == pytest.approx(2 * two.seconds)
         path = tmp_path / configs[0].identity
         path.mkdir()
         taken = 3 * seconds(configs[0]) - 2
         (path / "timing.json").write_text(f'{{"seconds": {{"train": {taken}}}}}')
-        slow = estimate(configs[1:], configs[:1], tmp_path, 1)
+        slow = cost_of(configs[1:], configs[:1], tmp_path, 1)
         assert slow.corrected
         assert slow.seconds == pytest.approx(3 * 3 * seconds(configs[1]))
 

@@ -52,7 +52,7 @@ WARN_INVALID = 0.5
 IDENTITY = ("problem", "seed", "num_simulations", "chunk_size", "parameter_names", "x_shape")
 
 # The number of rows, of those that failed, the first error, and the type in which x came.
-Outcome = tuple[int, int, str | None, str]
+Filled = tuple[int, int, str | None, str]
 logger = logging.getLogger("prudent")
 # A worker makes many chunks of one problem.
 _imported = functools.lru_cache(maxsize=8)(problems.get)
@@ -178,7 +178,7 @@ def _fill(
 
 def _outcomes(
     store: Store, problem: str | Problem, left: Sequence[int], executor: Submits | None
-) -> Iterator[Outcome]:
+) -> Iterator[Filled]:
     if executor is None:
         yield from (_work(str(store.path), problem, index) for index in left)
         return
@@ -196,7 +196,7 @@ def _outcomes(
             future.cancel()
 
 
-def _work(path: str, problem: str | Problem, index: int) -> Outcome:
+def _work(path: str, problem: str | Problem, index: int) -> Filled:
     """One task: simulate a chunk and write it, in whichever process this is."""
     store = Store.open(path)
     # Only blocks of the common sequence are drawn whole, whatever the length of the store.

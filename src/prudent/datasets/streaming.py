@@ -28,7 +28,7 @@ MOST_THETA = 2**18
 MOST_FOLDED = 2**24
 
 
-class Rows(Protocol):
+class OnDisk(Protocol):
     """What can be streamed: a store, or the rows of a file."""
 
     path: Path
@@ -64,7 +64,7 @@ class Stream:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: OnDisk,
         chunks: Sequence[int] | None = None,
         *,
         stop: int | None = None,

@@ -26,7 +26,7 @@ TABLE = Path(__file__).with_name("cost.json")
 TYPICAL = "slcp"
 
 
-class Estimate(NamedTuple):
+class Cost(NamedTuple):
     """The expected time and space of several runs, and whether finished ones corrected it."""
 
     seconds: float
@@ -70,9 +70,9 @@ def largest(configs: Iterable[RunConfig]) -> dict[tuple[str, int], RunConfig]:
     return {(config.problem, config.seed): config for config in ordered}
 
 
-def estimate(
+def cost_of(
     configs: Sequence[RunConfig], finished: Iterable[RunConfig], root: Path, workers: int
-) -> Estimate:
+) -> Cost:
     """The expected cost of runs to come, corrected by the times of finished ones in ``root``."""
     factors = _factors(finished, root)
     usual = statistics.median(factors.values()) if factors else 1.0
@@ -80,7 +80,7 @@ def estimate(
     workers = min(workers, max(1, len(costs)))
     # No schedule is shorter than its longest run.
     total = max(sum(costs) / workers, max(costs, default=0.0))
-    return Estimate(total, disk_bytes(configs, workers), bool(factors))
+    return Cost(total, disk_bytes(configs, workers), bool(factors))
 
 
 def _factors(finished: Iterable[RunConfig], root: Path) -> dict[tuple[str, str], float]:

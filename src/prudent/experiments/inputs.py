@@ -21,7 +21,7 @@ from prudent.datasets.pairs import finite, refuse_non_finite
 from prudent.datasets.provenance import checked, distinct, refuse_seen, remembered
 from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw, draw_pairs, simulate
-from prudent.datasets.streaming import Rows
+from prudent.datasets.streaming import OnDisk
 from prudent.errors import DataError, InputError, StoreError
 from prudent.experiments.config import RunConfig
 from prudent.priors.checks import check_prior, dtype_of, to_spec
@@ -206,7 +206,7 @@ def _prior(text: str) -> Described:
     return Described(found, names, units)
 
 
-def _described(rows: Rows, problem: str | None, prior: Described | None, stem: str) -> Problem:
+def _described(rows: OnDisk, problem: str | None, prior: Described | None, stem: str) -> Problem:
     """The problem of some data: a known one, or one that has a prior but no simulator."""
     known = None if problem is None else problems.get(problem)
     if known is not None and (known.dim, known.x_shape) != (rows.dim, rows.x_shape):

@@ -20,7 +20,7 @@ from prudent._tables import read_settings
 from prudent.errors import InputError, StoreError
 from prudent.experiments._runner import DiskFull, Runner, View
 from prudent.experiments.config import THOROUGH_NEEDS, RunConfig
-from prudent.experiments.cost import Estimate, disk_bytes, estimate, largest
+from prudent.experiments.cost import Cost, cost_of, disk_bytes, largest
 from prudent.experiments.engines import ENGINES, open_engine
 from prudent.experiments.store import RunState, count, states, tidy
 from prudent.experiments.sweep import FILE, Sweep, read_sweep
@@ -87,10 +87,10 @@ class Overview:
         return [one.config for one in self.found if one.state != "done"]
 
     @cached_property
-    def expected(self) -> Estimate:
+    def expected(self) -> Cost:
         """What the unfinished runs cost, corrected by the finished ones."""
         done = [one.config for one in self.of("done")]
-        return estimate(self.left, done, self.root, self.options.workers)
+        return cost_of(self.left, done, self.root, self.options.workers)
 
     def of(self, *names: str) -> list[RunState]:
         """The runs that are in one of some states."""

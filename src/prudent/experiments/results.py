@@ -60,7 +60,7 @@ COLUMNS = {
     "draws": ("kind", "draw", "parameter", "value"),
 }
 
-Rows = Iterator[dict[str, Any]]
+Records = Iterator[dict[str, Any]]
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -98,7 +98,7 @@ class Results:
                 raise unknown_name("table", name, ["runs", *COLUMNS, *DIAGNOSTICS])
         return found
 
-    def _rows(self, name: str) -> Rows:
+    def _rows(self, name: str) -> Records:
         if name == "curves":
             for run in self.finished:
                 curves = (run.coverage[key] for key in ("levels", "curve", "lower", "upper"))
@@ -168,7 +168,7 @@ def _table(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> DataFrame:
     return found[[*first, *(name for name in found if name not in first)]]
 
 
-def _long(keys: dict[str, Any], record: dict[str, Any]) -> Rows:
+def _long(keys: dict[str, Any], record: dict[str, Any]) -> Records:
     """One row for each number of the lists in a record."""
     lists = {name: value for name, value in record.items() if isinstance(value, list)}
     if not lists:
@@ -201,7 +201,7 @@ def _keys(config: RunConfig) -> dict[str, Any]:
     return {"run": config.identity, **{name: getattr(config, name) for name in KEYS[1:]}}
 
 
-def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.Run]) -> Rows:
+def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.Run]) -> Records:
     for run in finished:
         times = {f"{name}_seconds": value for name, value in run.timing["seconds"].items()}
         versions = {f"{k}_version": value for k, value in run.timing["versions"].items()}
@@ -216,7 +216,7 @@ def _all_runs(root: Path, planned: Sequence[RunState], finished: Sequence[store.
     yield from _failed(root, known)
 
 
-def _failed(root: Path, known: set[str]) -> Rows:
+def _failed(root: Path, known: set[str]) -> Records:
     """Runs that failed and that no sweep speaks of."""
     for error in sorted((root / ".work").glob("*/error.txt")):
         name = error.parent.name
