@@ -12,10 +12,10 @@ from prudent._randomness import seeded
 from prudent.errors import InputError
 from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator
 from prudent.estimators._regression import Regression
-from prudent.estimators._support import Support
 from prudent.estimators.ensemble import log_pool, tempered
 from prudent.priors.density import log_density
 from prudent.priors.families import Product
+from prudent.priors.support import Support
 
 POOLS = ("mixture", "log")
 

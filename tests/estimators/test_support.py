@@ -14,8 +14,8 @@ import prudent
 from prudent._randomness import seeded
 from prudent.diagnostics import posterior_ranks, sbc, tarp
 from prudent.estimators import Ensemble, FlowEstimator
-from prudent.estimators._support import axis_bounds, leaks
 from prudent.priors.density import log_density
+from prudent.priors.support import Support, leaks
 
 NOISE = 0.2
 
@@ -186,7 +186,7 @@ def test_what_may_leak():
     assert FlowEstimator(Disc(), 2, (2,)).leaks
     assert FlowEstimator(box(), 2, (2,), bounded=False).leaks
     mixed = SeveralPriors()
-    low, high = axis_bounds(mixed, 3)
+    low, high = Support(mixed, 3).low, Support(mixed, 3).high
     assert (low.tolist(), high.tolist()) == ([-1, -1, -math.inf], [1, 1, math.inf])
     assert not FlowEstimator(mixed, 3, (3,)).leaks
 

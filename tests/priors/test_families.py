@@ -12,10 +12,10 @@ import prudent
 from prudent._randomness import seeded
 from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
-from prudent.estimators._support import Support
 from prudent.priors.checks import PARAMETERS, from_spec, marginal_density, to_spec
 from prudent.priors.density import log_density, support_bounds
 from prudent.priors.families import LogUniform, Product, Truncated
+from prudent.priors.support import Support
 
 NUM_DRAWS = 20_000
 # The 1e-6 quantile of the Kolmogorov distance of so many draws from their own distribution.

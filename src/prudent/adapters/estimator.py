@@ -17,12 +17,12 @@ from prudent.adapters.model import Model
 from prudent.contracts import Prior, Shape
 from prudent.errors import DataError, InputError, PrudentError, one_line
 from prudent.estimators import _description
-from prudent.estimators._support import leaks
 from prudent.estimators.npe import TOLERANCE, CutPosterior
 from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.summaries import check_names
 from prudent.priors.checks import check_prior, dtype_of, of_any_shape
 from prudent.priors.density import log_density
+from prudent.priors.support import leaks
 
 # Draws by which the mass inside the prior's support is found, of models that draw slowly.
 NUM_SLOW = 256

@@ -37,9 +37,9 @@ from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._points import Points, rows_of
 from prudent.estimators._students import Students
-from prudent.estimators._support import HALF_LOG_TWO_PI, Support
 from prudent.estimators.importance import NUM_ERRORS, TOLERANCE, flattening
 from prudent.priors.density import log_density
+from prudent.priors.support import HALF_LOG_TWO_PI, Support
 
 # Points of the scan, then of the first rounds and of all others, and rounds at most.
 NUM_SCAN, ROUNDS, MAX_ROUNDS = 384, (96, 96, 128, 128, 192), 20

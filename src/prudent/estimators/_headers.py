@@ -64,7 +64,8 @@ class Header:
         largest = MOST_OWN_NUMBERS if own_embedding else max(MOST_NUMBERS, self.size)
         vector = len(x_shape) == 1
         if (
-            {(dim,), *((width,) for width in hidden)} - self.shapes
+            not {(dim,), (dim - 1,)} & self.shapes  # shares of a whole have one number less
+            or {(width,) for width in hidden} - self.shapes
             or {(after, before) for before, after in itertools.pairwise(hidden)} - self.shapes
             or (vector and tuple(x_shape) not in self.shapes)
             or not 0 < len(x_shape) <= MOST_SIDES

@@ -23,13 +23,13 @@ from prudent.errors import DataError, InputError, one_line, shortened
 from prudent.estimators import _description
 from prudent.estimators._regression import Regression
 from prudent.estimators._standardize import Standardize
-from prudent.estimators._support import Support
 from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.novelty import Novelty, Observed
 from prudent.estimators.summaries import Summaries
 from prudent.history import History
 from prudent.priors.checks import dtype_of, of_any_shape, to_spec
+from prudent.priors.support import Support
 
 FORMAT = 1
 # The names of the tensors of the test for novelty, and of judged pairs, begin with these.
@@ -169,7 +169,7 @@ class NeuralEstimator(Saved):
         self.hidden = tuple(whole("hidden", width, 1) for width in widths)
         self.history, self.info = History(), {}
         self.support = self.make_support()
-        self.theta_scale = Standardize((dim,), dtype=dtype_of(prior))
+        self.theta_scale = Standardize((self.support.size,), dtype=dtype_of(prior))
         # Components of a vector differ in kind; the pixels of an image do not.
         scales = self.x_shape if len(self.x_shape) == 1 else ()
         self.linear = linear
@@ -177,7 +177,7 @@ class NeuralEstimator(Saved):
         self.embedding = build(self.default_embedding() if embedding is None else embedding)
         num_features = self._num_features()
         regressed = linear and isinstance(self.embedding, Flatten)
-        self.regression = Regression(dim, num_features) if regressed else None
+        self.regression = Regression(self.support.size, num_features) if regressed else None
         self.head = self.make_head(num_features)
 
     @property

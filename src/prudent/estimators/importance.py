@@ -31,13 +31,14 @@ from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import IndependentTransform, Transform, biject_to, constraints
+from torch.distributions import IndependentTransform, Transform, biject_to
 
 from prudent.contracts import LogRatio, Prior, Rows
 from prudent.coverage.alpha import effective_size
 from prudent.errors import InputError
 from prudent.estimators._students import Students
-from prudent.priors.density import log_density
+from prudent.priors.checks import check_prior
+from prudent.priors.density import log_density, support_of
 
 # Draws per target and round: at least so many, and so many for each parameter.
 LEAST_DRAWS, DRAWS_PER_PARAMETER = 510, 63
@@ -283,10 +284,7 @@ def _learned_draws(
 
 def _unbounded(prior: Prior) -> Transform:
     """The map from unbounded coordinates to the prior's support, on which posteriors may end."""
-    try:
-        inside = biject_to(getattr(prior, "support", constraints.real))
-    except NotImplementedError:
-        inside = biject_to(constraints.real)
+    inside = biject_to(support_of(prior, check_prior(prior)).constraint)
     return inside if inside.domain.event_dim else IndependentTransform(inside, 1)
 
 

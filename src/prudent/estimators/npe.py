@@ -21,11 +21,11 @@ from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
 from prudent.contracts import Shape
 from prudent.estimators import _splines
-from prudent.estimators._support import Support, leaks
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.sampling import reject, weighted
 from prudent.priors.density import log_density
+from prudent.priors.support import Support, leaks
 
 NUM_TRANSFORMS = 2
 # Draws of each observation by which the inverse of our splines is compared with their density.
@@ -217,6 +217,7 @@ class FlowPosterior(CutPosterior):
             The draws (L, N, D), their log-density, and that of what drew them, (L, N) each. It is
             the same for a spread of one; a larger one draws from a wider distribution.
         """
+        noise = noise[..., : self.estimator.support.size]  # shares have one number less
         wide = spread * noise.to(self.features)
         theta, log_prob = self._unscaled(*self._inverse(self._flow(), wide))
         size = (wide.square() - noise.to(wide).square()).sum(dim=-1) / 2
@@ -289,19 +290,19 @@ class FlowEstimator(NeuralEstimator):
         """The flow."""
         self.num_features = num_features
         flow: nn.Module = zuko.flows.NSF(
-            features=self.dim,
+            features=self.support.size,
             context=num_features,
             bins=self.bins,
             transforms=self.transforms,
             hidden_features=self.hidden,
-            passes=2 if self.coupling and self.dim > 1 else None,
+            passes=2 if self.coupling and self.support.size > 1 else None,
         )
         return flow
 
     @cached_property
     def known_splines(self) -> bool:
         """Whether densities need not be left to zuko."""
-        return _splines.agrees(self.head, self.num_features, self.dim)
+        return _splines.agrees(self.head, self.num_features, self.support.size)
 
     def forward(self, x: Any) -> FlowPosterior:
         """The posteriors given ``x`` ``(N, *x_shape)``."""

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from prudent.estimators._support import Support
 from prudent.estimators.base import NeuralEstimator, NeuralPosterior
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.networks import MLP
 from prudent.estimators.sampling import weighted
 from prudent.priors.density import log_density
+from prudent.priors.support import Support
 
 # A call of the network takes as long as so many of its products.
 PRODUCTS_OF_CALL = 2e7

@@ -29,12 +29,12 @@ from prudent.contracts import Normalizable, Shape
 from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
 from prudent.estimators._description import verdict_of
-from prudent.estimators._support import Support
 from prudent.estimators.importance import SamplingReport
 from prudent.estimators.novelty import Observed
 from prudent.estimators.sampling import complaint
 from prudent.priors.checks import check_prior, marginal_density
 from prudent.priors.density import log_density
+from prudent.priors.support import Support
 
 # Draws per observation: the 5 % quantile of a normal is found to a thirtieth of its spread.
 NUM_DRAWS = 4096

@@ -15,7 +15,7 @@ from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
-from prudent.priors.density import log_density, support_bounds, trial_draws
+from prudent.priors.density import log_density, support_bounds, support_of, trial_draws
 from prudent.priors.families import LogUniform, Product, RowPrior, Truncated
 
 # Draws and bins that show the density of one parameter of a prior, where it has no formula.
@@ -54,6 +54,9 @@ def check_prior(prior: Any, role: str = "prior") -> int:
             f"the {role} draws on {draws.device}; make it on the CPU. Its draws and densities "
             "move to the networks' device by themselves."
         )
+    region = support_of(prior, draws.shape[1])
+    if getattr(region.declared, "is_discrete", False):
+        raise InputError(f"the {role} ({type(prior).__name__}) is of whole numbers, not of reals.")
     return draws.shape[1]
 
 

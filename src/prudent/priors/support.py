@@ -8,8 +8,10 @@ rejected.
 - An interval is mapped by the normal quantile, :math:`z = \Phi^{-1}((\theta - a) / (b - a))`. What
   is uniform on the interval is standard normal in z, which is what a flow begins from.
 - A half-line is mapped by the logarithm of the distance from its end.
-- A line stays as it is, and so does everything whose support is not a product of such parts: there
-  a posterior is cut to the support.
+- A line stays as it is.
+- Shares of a whole are mapped to one number less, by the breaking of a stick.
+
+Where the density is not positive everywhere between these ends, a posterior is cut to the support.
 """
 
 import math
@@ -17,28 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import constraints
+from torch.distributions import StickBreakingTransform
 
 from prudent.contracts import Prior
+from prudent.priors.density import support_of
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-
-
-def axis_bounds(prior: Prior | None, dim: int) -> tuple[Tensor, Tensor]:
-    """The ends (D,) of each parameter's range, infinite where it has none.
-
-    >>> from torch.distributions import Gamma, Independent
-    >>> axis_bounds(Independent(Gamma(torch.ones(2), torch.ones(2)), 1), 2)
-    (tensor([0., 0.], dtype=torch.float64), tensor([inf, inf], dtype=torch.float64))
-    """
-    parts, ends = _parts(prior, dim), []
-    for name, infinite in (("lower_bound", -torch.inf), ("upper_bound", torch.inf)):
-        values = [
-            torch.as_tensor(getattr(part, name, infinite)).reshape(-1).expand(length)
-            for part, length in parts
-        ]
-        ends.append(torch.cat(values).double().clone())
-    return ends[0], ends[1]
 
 
 def leaks(prior: Prior, dim: int, *, bounded: bool = True) -> bool:
@@ -52,25 +38,11 @@ def leaks(prior: Prior, dim: int, *, bounded: bool = True) -> bool:
     >>> from torch.distributions import Dirichlet, Exponential, Independent
     >>> half_lines, triangle = Independent(Exponential(torch.ones(2)), 1), Dirichlet(torch.ones(3))
     >>> leaks(half_lines, 2), leaks(half_lines, 2, bounded=False), leaks(triangle, 3)
-    (False, True, True)
+    (False, True, False)
     """
-    ends = ("lower_bound", "upper_bound")
-    return not all(
-        part is constraints.real or (bounded and any(hasattr(part, end) for end in ends))
-        for part, _ in _parts(prior, dim)
-    )
-
-
-def _parts(prior: Prior | None, dim: int) -> list[tuple[Any, int]]:
-    """The supports of some parameters after others, and their numbers; None if not known."""
-    try:
-        support: Any = getattr(prior, "support", None)
-    except NotImplementedError:
-        support = None
-    support = getattr(support, "base_constraint", support)
-    several = isinstance(support, constraints.cat)
-    parts = zip(support.cseq, support.lengths, strict=True) if several else [(support, dim)]
-    return [(getattr(part, "base_constraint", part), length) for part, length in parts]
+    region = support_of(prior, dim)
+    ends = torch.cat((region.low, region.high))
+    return not region.filled or (not bounded and bool(ends.isfinite().any()))
 
 
 class Support(nn.Module):
@@ -79,6 +51,11 @@ class Support(nn.Module):
     Args:
         prior: The prior, or None for the whole space.
         dim: The number of parameters.
+
+    Attributes:
+        low: The ends (D,) of the parameters' ranges, infinite where they have none.
+        high: The other ends.
+        size: The number of coordinates.
     """
 
     low: Tensor
@@ -86,8 +63,13 @@ class Support(nn.Module):
 
     def __init__(self, prior: Prior | None, dim: int) -> None:
         super().__init__()
-        for name, value in zip(("low", "high"), axis_bounds(prior, dim), strict=True):
-            self.register_buffer(name, value, persistent=False)
+        region = None if prior is None else support_of(prior, dim)
+        infinite = torch.full((dim,), torch.inf, dtype=torch.float64)
+        ends = (-infinite, infinite) if region is None else (region.low, region.high)
+        for name, value in zip(("low", "high"), ends, strict=True):
+            self.register_buffer(name, value.clone(), persistent=False)
+        self.stick: Any = StickBreakingTransform() if region and region.simplex else None
+        self.size = dim if self.stick is None else dim - 1
         left, right = self.low.isfinite(), self.high.isfinite()
         kinds = {"both": left & right, "left": left & ~right, "right": right & ~left}
         # None stands for all parameters, which need not be picked out.
@@ -103,6 +85,8 @@ class Support(nn.Module):
         Outside the support that is minus infinity, and so is any density of theta.
         """
         outside = torch.zeros(theta.shape[:-1], dtype=torch.bool, device=theta.device)
+        if self.stick is not None:
+            outside = ~self.stick.codomain.check(theta)
         for index in self.kinds.values():
             low, high, some = self._own(index, theta)
             outside = outside | ((some < low) | (some > high)).any(dim=-1)
@@ -112,6 +96,10 @@ class Support(nn.Module):
     def coordinates(self, theta: Tensor) -> Tensor:
         """Coordinates of ``theta`` (..., D), as if what is outside were on the edge."""
         values, number = theta, torch.finfo(theta.dtype)
+        if self.stick is not None:
+            # What is drawn ends at these shares, where rounding would be of more weight.
+            places: Tensor = self.stick.inv(theta.clamp(min=number.eps))
+            return places
         for kind, index in self.kinds.items():
             low, high, some = self._own(index, theta)
             if kind == "both":
@@ -126,6 +114,9 @@ class Support(nn.Module):
 
     def log_volume(self, values: Tensor) -> Tensor:
         """The log of the volume of coordinates (..., D) per unit of theta, (...)."""
+        if self.stick is not None:
+            volume: Tensor = self.stick.log_abs_det_jacobian(values, self.stick(values))
+            return -volume
         total = torch.zeros_like(values[..., 0])
         for kind, index in self.kinds.items():
             low, high, some = self._own(index, values)
@@ -135,6 +126,9 @@ class Support(nn.Module):
 
     def inverse(self, values: Tensor) -> Tensor:
         """The theta (..., D) of coordinates."""
+        if self.stick is not None:
+            shares: Tensor = self.stick(values)
+            return shares
         theta = values
         for kind, index in self.kinds.items():
             low, high, some = self._own(index, values)
