@@ -102,7 +102,7 @@ def test_quick_answers_do_not_load_torch(arguments):
         (["train", "slcp", "--preset", "papre", "-o", "run"], "Did you mean `paper`?"),
         (["train", "slcp", "--proposal", "pior", "-o", "run"], "Did you mean `prior`?"),
         (["train", "slcp", "--device", "cuda:99", *TINY, "-o", "run"], "available: cpu"),
-        (["train", "--config", "nowhere.toml", "-o", "run"], "cannot read nowhere.toml"),
+        (["train", "--config", "nowhere.toml", "-o", "run"], "no file nowhere.toml"),
         (["train", "--config", "file", "-o", "run"], "file is not valid TOML"),
         (["train", "slcp", "-o", ""], "the output is empty"),
         (["simulate", "slcp", "-o", " "], "the output is empty"),

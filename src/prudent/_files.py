@@ -14,11 +14,12 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prudent.errors import StoreError, one_line, shortened
+from prudent.errors import InputError, StoreError, one_line, shortened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,6 +57,19 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is neither a file nor a directory: a pipe or a device may have no end."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"no file {path}.") from error
+    except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {shortened(repr(str(path)))}: {reason}.") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(f"{path} is a pipe or a device; copy what it holds into a file.")
 
 
 def sync_directory(directory: Path) -> None:
@@ -108,7 +122,10 @@ def load_json(path: Path, remedy: str, checksum: str | None = None) -> dict[str,
 def read_whole(path: Path, remedy: str, checksum: str | None) -> bytes:
     """The bytes of a file, which must match a checksum unless it is None."""
     try:
+        check_file(path)
         data = path.read_bytes()
+    except InputError as error:
+        raise StoreError(f"{error}") from error
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}.") from error
     if checksum is not None and sha256(data) != checksum:

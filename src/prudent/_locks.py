@@ -29,6 +29,8 @@ from prudent.errors import StoreError
 BEAT_SECONDS = 10.0
 GRACE_SECONDS = 120.0
 POLL_SECONDS = 0.2
+# Directories can vanish while they are made, but not so often.
+MOST_TRIES = 1000
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 logger = logging.getLogger("prudent")
@@ -96,13 +98,17 @@ def _take(file: Path) -> ExitStack | None:
             os.write(descriptor, facts)
 
     lock = FileLock(file, fallback_to_soft=False, thread_local=False, on_acquired=sign)
+    tries = 0
     while not lock.is_locked:
+        tries += 1
         try:
             lock.acquire(blocking=False)
         except Timeout:
             return None
-        except FileNotFoundError:  # somebody tidied up in between
-            continue
+        except FileNotFoundError:  # somebody tidied up in between, or nothing can be made there
+            if tries < MOST_TRIES:
+                continue
+            raise
         except OSError as error:
             # The directory vanished while it was made; a file in its place is another matter.
             if isinstance(error, FileExistsError) and not file.parent.is_file():

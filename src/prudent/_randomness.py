@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from prudent._settings import whole
+
 
 def derive(seed: int, *labels: object) -> int:
     """A seed for one purpose, the same on every machine and in every process.
@@ -17,7 +19,7 @@ def derive(seed: int, *labels: object) -> int:
     >>> derive(0, "train") == derive(0, "train") != derive(0, "test")
     True
     """
-    text = "/".join(str(part) for part in (seed, *labels))
+    text = "/".join(str(part) for part in (whole("seed", seed, 0), *labels))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prudent._files import check_file
 from prudent.errors import InputError
 
 #: The format of runs and sweeps. It is part of the identity of every run, and studies are stored
@@ -50,6 +51,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     """The text of a small file."""
+    check_file(path)
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)

@@ -375,7 +375,7 @@ def test_one_array_is_not_a_pair(tmp_path):
     with pytest.raises(PrudentError, match="holds one array, and pairs are two"):
         read(tmp_path / "folder" / "theta.npy")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PrudentError, match="is not a store of simulations, and holds no .npy"):
+    with pytest.raises(PrudentError, match="is a directory without .npy"):
         read(tmp_path / "empty")
     (tmp_path / "folder" / "x.csv").write_text("1,2\n")
     with pytest.raises(PrudentError, match="of one name"):

@@ -14,7 +14,7 @@ from faults import mutations, peak_memory, tree_digest
 from prudent.datasets import Pairs
 from prudent.datasets.readers import read
 from prudent.datasets.simulate import simulate
-from prudent.errors import DataError, InputError, PrudentError, StoreError
+from prudent.errors import DataError, InputError, PrudentError
 
 THETA = np.arange(6.0).reshape(3, 2)
 X = np.arange(12.0).reshape(3, 2, 2)
@@ -67,7 +67,7 @@ def test_compressed_hdf5_is_read(tmp_path):
 def test_a_store_is_read(tmp_path):
     store = simulate("gaussian", 20, tmp_path / "s.zarr", progress=False)
     assert torch.equal(read(store.path).x, store.pairs().x)
-    with pytest.raises(StoreError, match="is not a store of simulations"):
+    with pytest.raises(InputError, match="not a store of simulations"):
         read(tmp_path)
 
 

@@ -57,7 +57,7 @@ def test_a_directory_of_a_newer_version_is_refused(tmp_path):
         (["my.toml", "--workers", "0"], "`workers` is 0"),
         (["my.toml", "--set", "seed=0..20000"], "The limit is 10,000"),
         (["my.toml", "--set", "seed=[]"], "nothing to run"),
-        (["nowhere.toml"], "cannot read nowhere.toml"),
+        (["nowhere.toml"], "no file nowhere.toml"),
         (["my.toml", "--engine", "dusk"], "Did you mean `dask`?"),
         (["my.toml", "--address", "tcp://x:1"], "for the engine dask, not for local"),
         (["my.toml", "--engine", "slurm"], "there is no `sbatch` here"),

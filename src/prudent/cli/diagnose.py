@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from prudent._extras import require
+from prudent._files import check_file
 from prudent._settings import whole
 from prudent.cli.options import as_json, debug, quiet
 from prudent.cli.output import allow_import, emit, progress, say, show
@@ -73,6 +74,8 @@ def diagnose(
         whole("num_test", num_test, 1)
     conditions = [_parse(text) for text in fail_if]
     path = locate(Path(run))
+    if options["data"] is not None:
+        check_file(Path(options["data"]))
     if options["thorough"]:
         require(*THOROUGH_NEEDS)
     say("loading torch ...")

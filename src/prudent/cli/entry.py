@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from prudent import __version__
+from prudent._files import DISK_FULL
 from prudent.cli.demo import demo
 from prudent.cli.diagnose import diagnose
 from prudent.cli.options import EXIT_CODES
@@ -105,7 +106,8 @@ def main() -> NoReturn:
     flags: dict[str, bool] = {}
     try:
         code = cli.main(prog_name="prudent", standalone_mode=False, obj=flags)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         sys.exit(code or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
@@ -129,6 +131,8 @@ def main() -> NoReturn:
         code = 2 if isinstance(error, InputError) else 1
         if isinstance(error, PrudentError):
             message = str(error)
+        elif isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
+            message = "standard output is full; what was written to files is kept."
         else:
             message = (
                 f"unexpected {one_line(error)}. This is a bug in prudent; repeat the command "
@@ -137,7 +141,8 @@ def main() -> NoReturn:
     message = shortened(as_options(message), LONGEST)
     click.echo(f"Error: {plain(message)}", err=True)
     if flags.get("as_json"):
-        show_error(code, message)
+        with contextlib.suppress(PrudentError, OSError):  # standard output is closed or full
+            show_error(code, message)
     sys.exit(code)
 
 

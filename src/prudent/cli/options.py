@@ -1,7 +1,9 @@
 """Options that several commands share: the same word has the same meaning everywhere."""
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +21,8 @@ EXIT_CODES = (
     "Exit codes: 0 done, 1 something failed, 2 wrong usage or input (nothing was changed), "
     "130 interrupted by Ctrl-C, 143 by SIGTERM."
 )
+# Bytes of the name of an output; what is made beside it has a longer one.
+LONGEST_NAME = 200
 DESCRIPTIONS = {
     **problems.DESCRIPTIONS,
     **{name: row.description for name, row in methods.METHODS.items()},
@@ -63,10 +67,12 @@ def options(settings: Iterable[Setting], **changes: dict[str, Any]) -> Callable[
     return decorate
 
 
-def refuse_empty(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an output without a name, which would be the current directory."""
+def check_name(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse an output without a name, which would be the current directory, or too long a one."""
     if value is not None and not value.strip():
         raise InputError("the output is empty; expected a name, such as -o runs/first.")
+    if value is not None and (number := len(os.fsencode(Path(value).name))) > LONGEST_NAME:
+        raise InputError(f"the output's name has {number} bytes; expected at most {LONGEST_NAME}.")
     return value
 
 
@@ -74,7 +80,7 @@ LAUNCH = settings_of(LaunchOptions)
 PROBLEM = Value(KEYS["problem"])
 flag = partial(click.option, is_flag=True, expose_value=False, callback=remember)
 debug = flag("--debug", help="Show tracebacks.")
-output = partial(click.option, "-o", "--output", callback=refuse_empty)
+output = partial(click.option, "-o", "--output", callback=check_name)
 quiet = flag("-q", "--quiet", help="Only the result, no progress.")
 as_json = flag("--json", "as_json", help="The result as one JSON object.")
 seed = click.option("--seed", default=0, help="The same seed gives the same result.")

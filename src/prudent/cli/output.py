@@ -9,12 +9,14 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prudent.errors import InputError
+from prudent._files import DISK_FULL
+from prudent.errors import InputError, PrudentError
 from prudent.experiments.config import KEYS
 
 NAMES = {one.name for one in KEYS.values()}
@@ -70,6 +72,8 @@ def as_options(text: str) -> str:
 def show(text: str) -> None:
     """Show a result; a terminal that cannot show ± gets +/-."""
     text = plain(text)
+    if sys.stdout is None:
+        raise PrudentError("standard output is closed; what was written to files is kept.")
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -85,7 +89,7 @@ def say(text: str) -> None:
 
 def allow_import(problem: str | None) -> None:
     """Let a problem named ``module:attribute`` be found in the current directory, and say so."""
-    if problem and ":" in problem:
+    if problem and ":" in problem and not problem.startswith("file:"):
         say(f"importing {problem}")
         sys.path.insert(0, os.getcwd())
 
@@ -97,5 +101,14 @@ def check_writable(directory: Path) -> None:
         existing = next(path for path in parents if path.exists())
     except (OSError, ValueError) as error:  # a name that is too long, or with a NUL
         raise InputError(f"cannot write to {str(directory)[:80]!r}: {error}.") from error
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
+    if not existing.is_dir() or not os.access(existing, os.W_OK) or not _can_make(existing):
         raise InputError(f"cannot write below {existing}; choose another output with -o.")
+
+
+def _can_make(directory: Path) -> bool:
+    """Whether files can be made in a directory; in /proc the rights alone do not tell."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", dir=directory):
+            return True
+    except OSError as error:
+        return error.errno in DISK_FULL  # which is told with the space that is needed

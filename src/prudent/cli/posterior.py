@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from prudent._extras import require
+from prudent._files import check_file
 from prudent._settings import whole
-from prudent.cli.options import EXIT_CODES, as_json, debug, quiet, seed
+from prudent.cli.options import EXIT_CODES, as_json, debug, output, quiet, seed
 from prudent.cli.output import check_writable, emit, say, show
 from prudent.errors import InputError
 
@@ -35,7 +36,7 @@ def _observed(command: Callable[..., None]) -> Callable[..., None]:
 @click.command(epilog=EXIT_CODES)
 @_observed
 @click.option("-n", "--num-samples", default=10_000, help="Number of draws.")
-@click.option("-o", "--output", default="posterior.npz", help="File: .npz, .csv or .nc (ArviZ).")
+@output(default="posterior.npz", help="File: .npz, .csv or .nc (ArviZ).")
 @seed
 @as_json
 @quiet
@@ -59,6 +60,7 @@ def sample(
     whole("seed", seed, 0)
     if path.suffix.lower() == ".nc":
         require("arviz", "arviz", "ArviZ exports")
+    check_file(Path(observation))
     say("loading torch ...")
     from prudent.reports.answers import answer, write_draws
 
@@ -74,7 +76,7 @@ def sample(
 @_observed
 @click.option("--truth", type=click.Path(), help="File with the true parameters, to mark.")
 @click.option("--theta", help="Name of the array in that file; default: guessed.")
-@click.option("-o", "--output", default="posterior.png", help="File: .pdf, .png or .svg.")
+@output(default="posterior.png", help="File: .pdf, .png or .svg.")
 @click.option("--dpi", default=300, help="Dots per inch of a PNG.")
 @as_json
 @quiet
@@ -101,6 +103,8 @@ def plot(
     path = _checked(output, FIGURES)
     whole("dpi", dpi, 10)
     require("matplotlib", "report", "figures")
+    for file in filter(None, (observation, truth)):
+        check_file(Path(file))
     say("loading torch ...")
     from prudent.reports.answers import answer, truth_of
     from prudent.reports.figures import save

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from prudent._extras import require
+from prudent._files import check_file
 from prudent.cli.options import EXIT_CODES, debug, output, quiet
 from prudent.cli.output import check_writable, say, show
 from prudent.errors import InputError
@@ -80,6 +81,8 @@ def report(
     if observation is None and (x is not None or row is not None):
         raise InputError(f"`--{'x' if x is not None else 'row'}` needs --observation.")
     _check_page(Path(output))
+    if observation is not None:
+        check_file(Path(observation))
     require("pandas", "report", "reports")
     require("matplotlib", "report", "figures")
     for directory in (Path(output).parent, *([Path(figures)] if figures is not None else [])):

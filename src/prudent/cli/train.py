@@ -8,12 +8,13 @@ import click
 from click.core import ParameterSource
 
 from prudent._extras import require
+from prudent._files import check_file
 from prudent._tables import read_settings
 from prudent.cli.options import PROBLEM, as_json, debug, options, output, quiet
 from prudent.cli.output import allow_import, check_writable, emit, progress, say, show
 from prudent.errors import InputError
 from prudent.experiments import store
-from prudent.experiments.config import KEYS, THOROUGH_NEEDS, RunConfig
+from prudent.experiments.config import KEYS, LACKS_PRIOR, THOROUGH_NEEDS, RunConfig
 from prudent.problems import import_attribute, source_digest
 from prudent.training import methods
 from prudent.training.options import COVERAGE_OPTIONS
@@ -136,6 +137,17 @@ def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any],
     return {**settings, "training": training}, "budget" in file or "budget" in typed
 
 
+def _look(data: str, options: dict[str, str | None], problem: str | None) -> None:
+    """Refuse files that are not there before torch is imported, which takes seconds."""
+    check_file(Path(data))
+    if options["prior"] is None and problem is None and Path(data).is_file():
+        raise InputError(f"{data} {LACKS_PRIOR}")
+    if options["test_data"] is not None:
+        check_file(Path(options["test_data"]))
+    if str(options["prior"]).endswith((".toml", ".json")):
+        check_file(Path(str(options["prior"])))
+
+
 def _from_files(
     ctx: click.Context, problem: str | None, wanted: RunConfig, *, own_budget: bool
 ) -> Any:
@@ -143,6 +155,7 @@ def _from_files(
     options = {name: ctx.params[name] for name in FILES}
     for reference in (problem, options["prior"]):
         allow_import(reference)
+    _look(ctx.params["data"], options, problem)
     say(f"reading {ctx.params['data']} ...")
     from prudent.experiments.inputs import from_files
 

@@ -21,10 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prudent._extras import require
+from prudent._files import check_file
 from prudent.datasets import _layout
 from prudent.errors import DataError, InputError, StoreError, one_line
 
 MAX_BYTES = 4 * 2**30
+# Of a table in text, which takes many times its size to read.
+MAX_TEXT = 2**30
 MAX_RATIO = 1000
 MAX_FILES = 2**20
 #: Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, nbit, scaleoffset,
@@ -50,8 +53,7 @@ def opened(path: Path) -> Iterator[Arrays]:
     if suffix not in FORMATS:
         known = " ".join(sorted(FORMATS))
         raise InputError(f"cannot read `{path.name}`; known are {known}.")
-    if not path.exists():
-        raise InputError(f"no file {path}.")
+    check_file(path)
     try:
         with FORMATS[suffix](path) as arrays:
             yield arrays
@@ -128,7 +130,13 @@ def _table(path: Path) -> Iterator[Arrays]:
     as ``x_1`` and ``x_2``, are an array ``x`` as well. A first column without a name is the index
     that pandas and R write, and is left out.
     """
-    lines = [line for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise DataError(
+            f"{path} has more than {MAX_TEXT:,} bytes of text; save it as .npz or .h5."
+        )
+    lines = [line for line in data.decode("utf-8-sig").splitlines() if line.strip()]
     separator = next((one for one in ";,\t" if lines and one in lines[-1]), None)
     names = _column_names(lines, separator)
     if len(set(names)) < len(names):
@@ -181,7 +189,8 @@ def _numbers(lines: list[str], names: list[str], separator: str | None) -> NDArr
         indexed = bool(names) and not names[0]
         found = _parsed(lines, separator, range(1, width) if indexed else None)
     except ValueError as error:
-        raise _Refused(f"is no table of numbers: {one_line(error)}") from error
+        told = str(error).partition(";")[0]  # without advice on arguments of numpy
+        raise _Refused(f"is no table of numbers: {told}.") from error
     if names and found.shape[1] != len(names) - indexed:
         raise _Refused(f"has {found.shape[1]} columns below {len(names) - indexed} names.")
     return found
@@ -209,9 +218,9 @@ def _folder(path: Path) -> Iterator[Arrays]:
     known = (".npy", *TABLES)
     files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in known]
     if not files:
-        raise StoreError(
-            f"{path} is not a store of simulations, and holds no {' '.join(known)} files either. "
-            f"Make a store with: prudent simulate PROBLEM -n N -o {path}"
+        raise DataError(
+            f"{path} is a directory without {' '.join(known)} files, and not a store of "
+            "simulations either. Name a file, or make one: prudent simulate PROBLEM -o NEW.zarr"
         )
     if len({one.stem for one in files}) < len(files):
         raise DataError(f"{path} holds two arrays of one name; move one of the files away.")

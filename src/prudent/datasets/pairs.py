@@ -63,7 +63,7 @@ class Pairs:
             num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
             warnings.warn(
                 f"excluded {number:,} of {len(x):,} simulations ({num_nan:,} NaN, "
-                f"{number - num_nan:,} infinite); they count in the budget.",
+                f"{number - num_nan:,} infinite in float32); they count in the budget.",
                 stacklevel=3,
             )
         return pairs
@@ -74,7 +74,11 @@ class Pairs:
         if bool(valid.all()):
             return cls(theta, x)
         if not bool(valid.any()):
-            raise DataError(f"all {len(x):,} simulations hold NaN or infinity; nothing is left.")
+            num_nan = int(x.isnan().flatten(1).any(dim=1).sum())
+            raise DataError(
+                f"none of {len(x):,} simulations is finite in float32 ({num_nan:,} hold NaN); "
+                "nothing is left. If numbers are too large, rescale x."
+            )
         return cls(theta[valid], x[valid], valid.nonzero()[:, 0], theta)
 
     def __len__(self) -> int:

@@ -173,7 +173,7 @@ def band(num_pairs: int, levels: tuple[float, ...]) -> tuple[Array, Array]:
 def in_words(level: float, share: float, half: float) -> str:
     """The coverage of one level, with half the width of its interval, in words."""
     measured = f"{100 * share:.0f} ± {max(1, round(100 * half))} %"
-    return f"{100 * level:.0f} % regions contain the truth {measured} of the time"
+    return f"{100 * level:.4g} % regions contain the truth {measured} of the time"
 
 
 def judge(
@@ -270,7 +270,7 @@ def _unresolved(curve: Curve, metrics: Mapping[str, Any]) -> str:
         for sign in (-1, 1)
     )
     told = f"this way: {curve.doubt:,} of {curve.number:,} posteriors are not resolved, so "
-    told += f"{100 * curve.levels[at]:.0f} % regions contain the truth {low:.0f} to {high:.0f} % "
+    told += f"{100 * curve.levels[at]:.4g} % regions contain the truth {low:.0f} to {high:.0f} % "
     # A flow draws by itself already.
     remedy = "; use an estimator that draws by itself, such as npe"
     ratio = metrics.get("log_normalization") is not None or "log_normalization" not in metrics

@@ -19,6 +19,11 @@ from prudent.training.options import PRESET, PRESETS, Options
 # Coverage by region takes two halves with two regions each, and a tree that finds these.
 THOROUGH_PAIRS = 120
 THOROUGH_NEEDS = ("sklearn", "distances", "thorough diagnoses")
+# What is said of a file, which unlike a store of a known problem does not know its prior.
+LACKS_PRIOR = (
+    "does not say which prior its theta come from; pass --prior with a problem's name, a TOML "
+    "file or module:attribute."
+)
 
 
 @documented

@@ -23,7 +23,7 @@ from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw, draw_pairs, simulate
 from prudent.datasets.streaming import OnDisk
 from prudent.errors import DataError, InputError, StoreError
-from prudent.experiments.config import RunConfig
+from prudent.experiments.config import LACKS_PRIOR, RunConfig
 from prudent.priors.checks import check_prior, dtype_of, to_spec
 from prudent.priors.files import Described, read_prior
 from prudent.problems import Problem
@@ -144,6 +144,9 @@ def from_files(
         pairs = pairs_to_test(test_data, theta, x, dtype=dtype, parameters=names)
     elif problem is None:
         held = min(HELD_OUT, len(rows) // HELD_OUT_SHARE)
+    least = HELD_OUT_SHARE if problem is None and pairs is None else 2
+    if len(rows) < least:
+        raise DataError(f"{data} has {len(rows):,} of the simulations; expected {least} or more.")
     available = len(rows) - held
     if budget is not None and budget > available:
         raise InputError(
@@ -153,7 +156,7 @@ def from_files(
     with warnings.catch_warnings(action="ignore"):  # they are told below
         training = read(rows, budget=budget or available, invalid="exclude")
     if number := training.num_invalid:
-        logger.warning("%s of %s simulations hold NaN or infinity.", f"{number:,}", data)
+        logger.warning("%s of %s simulations are not finite in float32.", f"{number:,}", data)
     training = distinct(training)  # copies of test pairs are not there by chance
     if problem is None and pairs is None:
         held_out = rows.read(available, len(rows))
@@ -217,12 +220,13 @@ def _described(rows: OnDisk, problem: str | None, prior: Described | None, stem:
     if known is not None and prior is None:
         return known
     if prior is None:
-        raise InputError(
-            f"{rows.path} does not say which prior its theta come from; pass --prior with a "
-            "problem's name, a TOML file or module:attribute."
-        )
+        raise InputError(f"{rows.path} {LACKS_PRIOR}")
     if (dim := check_prior(prior.prior)) != rows.dim:
-        raise DataError(f"{rows.path} has {rows.dim} parameters, the prior has {dim}.")
+        swapped = " Swapped theta and x? Name them with --theta NAME --x NAME."
+        raise DataError(
+            f"{rows.path} has {rows.dim} parameters, the prior has {dim}."
+            + (swapped if rows.x_shape == (dim,) else "")
+        )
     names = prior.names
     if not names and isinstance(rows, Store):
         names = rows.attributes["parameter_names"]

@@ -22,6 +22,7 @@ from torch.distributions import Distribution, Independent, Uniform
 
 from prudent._arrays import as_tensor, float32
 from prudent._randomness import generator, numpy_seeded, seeded
+from prudent._settings import whole
 from prudent.errors import DataError, InputError, one_line, shortened
 
 Simulator = Callable[[Tensor, torch.Generator], Tensor]
@@ -45,6 +46,7 @@ def box(low: Any, high: Any) -> Distribution:
         raise InputError(
             f"expected `low` below `high`, of one shape (D,), got {shortened(low)} and "
             f"{shortened(high)} in {str(dtype).removeprefix('torch.')}."
+            + ("" if double else " If that has too few digits, use float64: np.array(low), ...")
         )
     return Independent(Uniform(least, most), 1)
 
@@ -144,8 +146,9 @@ class Problem:
         Returns:
             ``theta`` (num_simulations, D) and ``x`` ``(num_simulations, *x_shape)``.
         """
+        number = whole("num_simulations", num_simulations, 0)
         with seeded(seed, self.name, stream, "prior"):
-            theta = self.prior.sample((num_simulations,))
+            theta = self.prior.sample((number,))
         return theta, self.simulate(theta, generator(seed, self.name, stream, "simulator"))
 
 

@@ -71,6 +71,8 @@ def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
 class WeightedSum:
     """An objective made of others; the first is the loss, the rest regularize it.
 
+    Terms are named by their kind, further ones of a kind with a number: ``coverage_2``.
+
     Args:
         *terms: Pairs of a weight and a term.
         pool: The theta of all simulations, (M, D), where some were left out because they failed.
@@ -81,8 +83,13 @@ class WeightedSum:
     """
 
     def __init__(self, *terms: tuple[float, Objective], pool: Tensor | None = None) -> None:
-        self.weights = {_name(term): float(weight) for weight, term in terms}
-        self.objectives = {_name(term): term for _, term in terms}
+        kinds = [_name(term) for _, term in terms]
+        before = [kinds[:place].count(kind) for place, kind in enumerate(kinds)]
+        names = [f"{k}_{n + 1}" if n else k for k, n in zip(kinds, before, strict=True)]
+        self.weights = {
+            name: float(weight) for name, (weight, _) in zip(names, terms, strict=True)
+        }
+        self.objectives = {name: term for name, (_, term) in zip(names, terms, strict=True)}
         self.pool = pool
         known = [term for _, term in terms]
         self.wanted = {what for loss, what in WANTED if any(term is loss for term in known)}
