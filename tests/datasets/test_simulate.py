@@ -30,8 +30,6 @@ from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, StoreError
 from prudent.problems import Problem, box
 
-pytestmark = pytest.mark.process
-
 GAUSSIAN = problems.get("gaussian")
 
 
@@ -72,6 +70,7 @@ def run(path, executor=None, **options):
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("workers", "method"), [(2, "spawn"), (1, "forkserver"), (4, "forkserver")]
 )
@@ -165,6 +164,7 @@ def test_finished_chunks_are_left_alone(tmp_path, undisturbed):
     assert tree_digest(store.path) == undisturbed
 
 
+@pytest.mark.process
 def test_full_disk_says_so_once_and_the_same_command_finishes(tmp_path, undisturbed):
     path, log = tmp_path / "s", tmp_path / "log"
 
@@ -193,6 +193,7 @@ def test_full_disk_says_so_once_and_the_same_command_finishes(tmp_path, undistur
     assert tree_digest(whole.path) == before
 
 
+@pytest.mark.process
 def test_no_space_at_any_write_event_keeps_what_is_finished(tmp_path):
     path, log, kept = tmp_path / "s", tmp_path / "log", tmp_path / "kept"
 
@@ -230,6 +231,7 @@ def test_leftovers_of_killed_writers_are_removed(tmp_path, undisturbed, caplog):
     assert "removed 3 unfinished files" in caplog.text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("flock", [True, False], ids=["with locks", "without"])
 def test_two_writers_do_the_work_once(tmp_path, undisturbed, monkeypatch, flock):
     def missing(*_):

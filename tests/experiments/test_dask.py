@@ -19,6 +19,7 @@ from sweeping import (
     session,
     start,
     started,
+    sweep,
     wait_for,
     work_with_a_hanging_run,
 )
@@ -41,7 +42,7 @@ GRID = {"budgets": [160, 161], "methods": '["npe", "calnre"]'}
 def undisturbed(tmp_path_factory):
     place = tmp_path_factory.mktemp("local")
     prepare(place, **GRID)
-    assert finish(start(place, workers=1))[0] == 0
+    assert sweep(place, workers=1)[0] == 0
     return results(place / "runs")
 
 

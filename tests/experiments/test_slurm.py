@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweeping import GUARD, command, finish, prepare, results, start
+from sweeping import GUARD, command, prepare, results, sweep
 
+from command import prudent
 from faults import tree_digest
 from prudent.errors import InputError
 from prudent.experiments.engines.slurm import Job, script
@@ -16,7 +17,6 @@ from prudent.experiments.sweep import read_sweep
 
 pytest.importorskip("dask_jobqueue")
 pytestmark = [
-    pytest.mark.process,
     pytest.mark.skipif(sys.platform != "linux", reason="needs sh"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -106,8 +106,8 @@ def test_names_that_cannot_be_printed_are_refused(name, tmp_path):
 
 def test_a_line_of_a_name_is_no_command(tmp_path):
     with_slurm(tmp_path, 'queue = "long"')
-    words = command("my.toml", "-o", "runs\ntouch broken #", "--print-script")
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = ("sweep", "my.toml", "-o", "runs\ntouch broken #", "--print-script")
+    done = prudent(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "runs\\ntouch broken #" in done.stderr
 
@@ -146,16 +146,17 @@ def with_slurm(place, text):
 def test_mistakes_in_the_file_change_nothing(tmp_path):
     with_slurm(tmp_path, 'queue = "a;b"')
     before = tree_digest(tmp_path)
-    code, _, err = finish(start(tmp_path, "--print-script"))
+    code, _, err = sweep(tmp_path, "--print-script")
     assert code == 2
     assert "slurm.queue: `queue` is 'a;b'; expected a name" in err
     assert tree_digest(tmp_path) == before
 
 
+@pytest.mark.process
 def test_a_printed_script_does_the_work(tmp_path):
     """On this machine the comments for Slurm are comments."""
     with_slurm(tmp_path, 'queue = "long"\nprologue = ["touch loaded"]')
-    code, text, err = finish(start(tmp_path, "--print-script", "--set", "seed=3"))
+    code, text, err = sweep(tmp_path, "--print-script", "--set", "seed=3")
     assert code == 0, err
     assert "#SBATCH -p long" in text
     assert not (tmp_path / "runs").exists()
@@ -180,6 +181,7 @@ kill -- "-$1"
 """
 
 
+@pytest.mark.process
 def test_a_pretended_slurm_gives_the_same_bytes(tmp_path):
     """Real jobs, real workers, a real scheduler with TLS; only the queue is ours."""
     tools = tmp_path / "tools"
@@ -208,7 +210,7 @@ def test_a_pretended_slurm_gives_the_same_bytes(tmp_path):
     assert done.returncode == 0, done.stderr + log
     assert "1 of 1 runs done" in done.stdout
     assert "tls://" in (tools / "job.sh").read_text()
-    assert finish(start(other, workers=1))[0] == 0
+    assert sweep(other, workers=1)[0] == 0
     assert results(place / "runs") == results(other / "runs")
     assert not (place / "runs" / ".work").exists()
     for pid in (tools / "pids").read_text().split():

@@ -117,7 +117,6 @@ def test_a_sweep_stays_where_it_is(tmp_path, engine):
     check_stays(tmp_path, "runs")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("source", ["simulated", "files"])
 def test_a_run_stays_where_it_is(tmp_path, source):
     (tmp_path / "moves.py").write_text(MOVES)
@@ -127,13 +126,13 @@ def test_a_run_stays_where_it_is(tmp_path, source):
             theta = np.random.default_rng(number).random((number, 1))
             np.savez(tmp_path / name, theta=theta, x=theta + 0.1)
         arguments = ["--data", "sims.npz", "--test-data", "test.npz", "--prior", "moves:prior"]
-    done = prudent_process("train", *arguments, *TINY, "-o", "runs/first", cwd=tmp_path)
+    done = prudent("train", *arguments, *TINY, "-o", "runs/first", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Results: runs/first\n" in done.stdout
     assert str(tmp_path) not in done.stdout + done.stderr
     assert (tmp_path / "runs" / "first" / "metrics.json").is_file()
     check_stays(tmp_path, "runs")
-    again = prudent_process("train", *arguments, *TINY, "-o", "runs/first", cwd=tmp_path)
+    again = prudent("train", *arguments, *TINY, "-o", "runs/first", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
 
 
