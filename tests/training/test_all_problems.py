@@ -22,6 +22,18 @@ NRE_WEIGHTS = {
 }
 
 
+# Networks of two problems take most of the time; a method of each family proves that they train.
+LARGE, OFTEN = ("spatial_sir", "gravitational_waves"), ("prudent", "nre", "calnpe")
+CASES = [
+    pytest.param(
+        *(problem, method),
+        marks=pytest.mark.nightly if problem in LARGE and method not in OFTEN else [],
+    )
+    for problem in PAPER
+    for method in methods.names()
+]
+
+
 @pytest.fixture(scope="module", params=PAPER)
 def problem(request):
     return prudent.problems.get(request.param)
@@ -32,7 +44,7 @@ def pairs(problem):
     return problem.draw(20, 0)
 
 
-@pytest.mark.parametrize("method", methods.names())
+@pytest.mark.parametrize(("problem", "method"), CASES, indirect=["problem"])
 def test_a_problem_trains_with_a_method(problem, pairs, method):
     kind, ours = ("standard", {"members": 2}) if method == "prudent" else ("paper", {})
     networks = networks_of(problem, methods.get(method).family, kind)

@@ -60,7 +60,17 @@ PLATEAU = {"epochs": 45, "learning_rate": 0.05, "hidden": [8]}
 EARLY = {"epochs": 26, "learning_rate": 0.05, "hidden": [8], "patience": 4}
 
 
-@pytest.mark.parametrize("method", methods.names())
+# The schedules of the others are like those of a method with a penalty; see `make nightly`.
+OFTEN = {"prudent", "calnre", "calnpe", "bnre"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name in OFTEN else pytest.mark.nightly)
+        for name in methods.names()
+    ],
+)
 @pytest.mark.slow
 def test_stopping_after_any_epoch_changes_nothing(method, tmp_path, every_epoch):
     """In one go and with a stop after the first epoch, after each member's next, and so on."""
@@ -117,7 +127,14 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(
     assert told == ["training 2 of 3 continues after epoch 2."]
 
 
-@pytest.mark.parametrize("method", ["nre", "calnre", "npe", "calnpe"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("nre", "npe")),
+        "calnre",
+        "calnpe",
+    ],
+)
 @pytest.mark.process
 def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     options = {"epochs": 30, "checkpoint": tmp_path / "work"}
