@@ -44,7 +44,7 @@ def test_help(arguments):
     assert "Usage: prudent" in result.stdout
     assert "Examples:" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert len(result.stdout.splitlines()) <= (72 if "train" in arguments else 60)
+    assert len(result.stdout.splitlines()) <= (84 if "train" in arguments else 60)
 
 
 @pytest.mark.process

@@ -32,13 +32,13 @@ def complete_runs(
 
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--num-test", type=int, help="Test pairs; default: 2,000, or all of --data.")
+@click.option("--num-test", type=int, help="Test pairs; by default 2,000, or all of --data.")
 @click.option("--data", help="Store or file (.zarr .npz .h5 .safetensors) with test pairs.")
-@click.option("--theta", help="Name of the parameters in the file; default: guessed.")
-@click.option("--x", help="Name of the observations in the file; default: guessed.")
-@click.option("--problem", help="module:attribute of a problem of your own; it is imported.")
+@click.option("--theta", help="Name of the parameters in the file; guessed by default.")
+@click.option("--x", help="Name of the observations in the file; guessed by default.")
+@click.option("--problem", help="Problem of your own as module:attribute, which is imported.")
 @click.option(
-    "--seed", default=1, help="Seed of simulated test pairs; another stream than training."
+    "--seed", default=1, help="Seed of the test pairs, which never are those of the training."
 )
 @click.option("--thorough", is_flag=True, help="Also SBC, TARP and coverage by region of x.")
 @click.option(

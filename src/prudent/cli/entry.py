@@ -64,7 +64,7 @@ class Group(click.Group):
 
 @click.group(cls=Group, context_settings=CONTEXT, epilog=EPILOG, invoke_without_command=True)
 @click.option("--version", is_flag=True, help="Show the version and exit.")
-@click.option("-v", "verbose", is_flag=True, help="With --version: also of what it builds on.")
+@click.option("-v", "verbose", is_flag=True, help="With --version: also those of its libraries.")
 @click.pass_context
 def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """Neural posteriors that do not claim more than the data supports.

@@ -19,8 +19,8 @@ DRAWS, FIGURES = (".npz", ".csv", ".nc"), (".pdf", ".png", ".svg")
 def _observed(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that answers to an observation."""
     for option in (
-        click.option("--row", type=int, help="Which one, from 0, if a file holds several."),
-        click.option("--x", help="Name of the array in the file; default: guessed."),
+        click.option("--row", type=int, help="Number of the observation in its file, from 0."),
+        click.option("--x", help="Name of the observation in its file; guessed by default."),
         click.option(
             "--observation",
             required=True,
@@ -44,7 +44,7 @@ def _observed(command: Callable[..., None]) -> Callable[..., None]:
 def sample(
     run: str, observation: str, output: str, num_samples: int, seed: int, **options: Any
 ) -> None:
-    """Draw from the posterior of an observation, given by RUN.
+    """Draw from the posterior that RUN gives for an observation.
 
     RUN is the directory of a run, or the file of a model. The file that is
     written holds the draws and their log-density.
@@ -74,8 +74,8 @@ def sample(
 
 @click.command(epilog=EXIT_CODES)
 @_observed
-@click.option("--truth", type=click.Path(), help="File with the true parameters, to mark.")
-@click.option("--theta", help="Name of the array in that file; default: guessed.")
+@click.option("--truth", type=click.Path(), help="File with true parameters to mark.")
+@click.option("--theta", help="Name of the parameters in that file; guessed by default.")
 @output(default="posterior.png", help="File: .pdf, .png or .svg.")
 @click.option("--dpi", default=300, help="Dots per inch of a PNG.")
 @as_json
@@ -90,7 +90,7 @@ def plot(
     dpi: int,
     **options: Any,
 ) -> None:
-    """Draw the posterior of an observation as a pair plot, given by RUN.
+    """Plot the posterior that RUN gives for an observation, in pairs.
 
     RUN is the directory of a run, or the file of a model. The regions hold 50 %
     and 90 % of the posterior.

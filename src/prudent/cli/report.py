@@ -32,16 +32,16 @@ def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete:
     "--format",
     "formats",
     default="png",
-    help="Of the figures: png,svg,pdf.",
+    help="Formats of these figures: some of png,svg,pdf.",
     shell_complete=complete_formats,
 )
 @click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
-@click.option("--run", help="The run of figures of one run: its name or how its identity begins.")
+@click.option("--run", help="Run for figures of one run: how its name begins.")
 @click.option(
-    "--observation", type=click.Path(), help="File with an observation; shows its posterior."
+    "--observation", type=click.Path(), help="File with an observation, whose posterior is shown."
 )
-@click.option("--x", help="Name of the array in that file; default: guessed.")
-@click.option("--row", type=int, help="Which one, from 0, if that file holds several.")
+@click.option("--x", help="Name of the observation in its file; guessed by default.")
+@click.option("--row", type=int, help="Number of the observation in its file, from 0.")
 @click.option("--open", "show_it", is_flag=True, help="Open the page in a browser.")
 @quiet
 @debug

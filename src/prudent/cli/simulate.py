@@ -15,7 +15,7 @@ from prudent.experiments.engines import open_engine
 from prudent.experiments.launch import LaunchOptions
 
 POOL = ("workers", "engine", "address")
-WORKERS = {"help": "Processes; they do not change the result."}
+WORKERS = {"help": "Number of processes, which does not change the result."}
 # Suffixes that promise a file.
 FILES = {".npz", ".npy", ".h5", ".hdf5", ".safetensors", ".csv", ".pt", ".nc", ".json"}
 
@@ -40,10 +40,10 @@ def list_problems() -> None:
 
 @click.command()
 @click.argument("problem", type=PROBLEM)
-@click.option("-n", "--num-simulations", default=16384, help="How many simulations.")
+@click.option("-n", "--num-simulations", default=16384, help="Number of simulations.")
 @output(required=True, help="Directory of the store, such as sims.zarr.")
 @options([LAUNCH[name] for name in POOL], workers=WORKERS)
-@click.option("--chunk-size", type=int, help="Simulations per task; default: by size.")
+@click.option("--chunk-size", type=int, help="Simulations per task; by default by size.")
 @seed
 @as_json
 @quiet

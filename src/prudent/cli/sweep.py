@@ -30,21 +30,23 @@ REASONS = {
     "interrupted": "interrupted",
     "running": "running elsewhere",
 }
-BY_CORES = {"default": None, "help": "Runs at once.  [default: by cores]"}
+BY_CORES = {"default": None, "help": "Number of runs at once.  [default: by cores]"}
 
 
 @click.command(epilog=EXIT_CODES)
 @click.argument("file", required=False, type=click.Path())
 @output(help="Directory of the runs.  [default: runs/NAME]")
 @options(LAUNCH.values(), workers=BY_CORES)
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key.")
-@click.option("--max-runs", type=int, help=f"Allow so many runs.  [default: {MOST_RUNS:,}]")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, and its cost.")
-@click.option("--status", is_flag=True, help="Only say what is done, running, failed, left.")
-@click.option("--watch", is_flag=True, help="The status again and again, until all is done.")
-@click.option("--verify", is_flag=True, help="With --status: check all files of all runs.")
-@click.option("--init", is_flag=True, help="Only write FILE, as a start for your own.")
-@click.option("--print-script", is_flag=True, help="Only print a Slurm job that does it.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Replace a key of FILE."
+)
+@click.option("--max-runs", type=int, help=f"Refuse more runs.  [default: {MOST_RUNS:,}]")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and how long it takes.")
+@click.option("--status", is_flag=True, help="Count runs that are done, running, failed, left.")
+@click.option("--watch", is_flag=True, help="Show the status again and again until all is done.")
+@click.option("--verify", is_flag=True, help="With --status: compare files with checksums.")
+@click.option("--init", is_flag=True, help="Write an example to FILE, to begin from.")
+@click.option("--print-script", is_flag=True, help="Print a Slurm job that runs the sweep.")
 @click.option("--allow-code", is_flag=True, help="Trust a FILE from elsewhere that names code.")
 @as_json
 @quiet

@@ -21,6 +21,7 @@ from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
 FILES = ("prior", "test_data", "theta", "x")
+PENALTY = "Coverage penalty (alpha: posterior mass at lower density than the truth)"
 TRAINING = {one.name: one for key, one in KEYS.items() if "." in key}
 
 
@@ -32,7 +33,7 @@ class TrainCommand(click.Command):
         rows: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             section = "Training" if parameter.name in TRAINING else "Options"
-            section = "Coverage penalty" if parameter.name in COVERAGE_OPTIONS else section
+            section = PENALTY if parameter.name in COVERAGE_OPTIONS else section
             record = parameter.get_help_record(ctx)
             if isinstance(parameter, click.Option) and record is not None:
                 rows.setdefault(section, []).append(record)
@@ -46,12 +47,12 @@ class TrainCommand(click.Command):
 @options(RUN, method={"default": methods.RECOMMENDED}, budget={"default": 1024})
 @output(required=True, help="Directory of the run.")
 @click.option("--data", help="Store or file to train on; --theta, --x name its arrays.")
-@click.option("--prior", help="Its prior: problem, TOML file or module:attribute.")
-@click.option("--test-data", help="Store or file with test pairs.")
+@click.option("--prior", help="Prior of --data: a problem, TOML file or module:attribute.")
+@click.option("--test-data", help="Store or file with pairs to measure coverage on.")
 @click.option("--theta", hidden=True)
 @click.option("--x", hidden=True)
-@click.option("--config", type=click.Path(), help="TOML or JSON file with these settings.")
-@click.option("--dry-run", is_flag=True, help="Only check everything and say what would be done.")
+@click.option("--config", type=click.Path(), help="TOML or JSON file with these options.")
+@click.option("--dry-run", is_flag=True, help="Check everything and say what would be done.")
 @options(TRAINING.values())
 @as_json
 @quiet

@@ -37,16 +37,16 @@ class RunConfig:
         help="The problem to simulate",
         hint="Your own: module:attribute.",
     )
-    method: str = setting(choices=methods.METHODS, help="The way to train")
-    budget: int = setting(least=2, help="Simulations to train and validate with")
-    seed: int = setting(0, least=0, help="The same seed gives the same result")
-    num_test: int = setting(2000, least=1, help="Test pairs, simulated apart")
-    threads: int = setting(1, least=1, help="Threads of torch")
+    method: str = setting(choices=methods.METHODS, help="Method of estimation")
+    budget: int = setting(least=2, help="Number of simulations to train and validate with")
+    seed: int = setting(0, least=0, help="Seed of all random numbers")
+    num_test: int = setting(2000, least=1, help="Number of test pairs, simulated apart")
+    threads: int = setting(1, least=1, help="Number of CPU threads")
     device: str = setting(
         "cpu",
         choices=("cpu", "cuda", "mps"),
         others=r"(cpu|cuda|mps|xpu)(:\d+)?",
-        help="Where to train",
+        help="Device to train on",
         hint="A graphics card is cuda, on a Mac mps.",
     )
     thorough: bool = setting(default=False, help="Also SBC, TARP and coverage by region of x")

@@ -40,16 +40,16 @@ logger = logging.getLogger("prudent")
 class LaunchOptions:
     """The way a sweep is run, which does not change its results."""
 
-    workers: int = setting(1, least=1, help="Runs at once")
-    engine: str = setting("local", choices=ENGINES, help="Where to work")
+    workers: int = setting(1, least=1, help="Number of runs at once")
+    engine: str = setting("local", choices=ENGINES, help="Processes that do the work")
     address: str | None = setting(
         None,
         others=r"([a-z]+://)?\S+:\d+/?",
         form="an address such as tls://10.0.0.1:8786",
-        help="Dask scheduler to use, not one of our own",
+        help="Address of a running Dask scheduler",
     )
-    timeout: float | None = setting(None, above=0, help="Seconds after which a run has failed")
-    force: bool = setting(default=False, help="Little disk space or a changed simulator are fine")
+    timeout: float | None = setting(None, above=0, help="Seconds after which a run fails")
+    force: bool = setting(default=False, help="Ignore a full disk or a changed simulator")
 
     def __post_init__(self) -> None:
         check(self)

@@ -51,43 +51,49 @@ class Options:
     distribution as well.
     """
 
-    epochs: int = setting(500, least=1, help="Passes over the training pairs")
+    epochs: int = setting(500, least=1, help="Most passes over the training pairs")
     batch_size: int | None = setting(
         None, least=1, help="Pairs per step; by default 64, and 128 if there are 2,000 or more"
     )
     learning_rate: float | None = setting(
-        None, above=0, help="Learning rate of AdamW; by default 3e-3; a tenth after a plateau"
+        None, above=0, help="Learning rate of AdamW, 3e-3 by default; a tenth after a plateau"
     )
     validation_fraction: float = setting(
-        0.2, above=0, below=1, help="Share kept for selection", hint="It chooses the best epoch."
+        0.2, above=0, below=1, help="Share held out to choose the best epoch"
     )
-    clip_norm: float = setting(1.0, above=0, help="Largest norm of a gradient")
+    clip_norm: float = setting(1.0, above=0, help="Norm that longer gradients are cut to")
     averaging: float = setting(
         0.99, least=0, below=1, help="Weights are averaged over about 1 / (1 - this) steps"
     )
     patience: int | None = setting(20, least=1, help="Epochs without progress after which to stop")
-    networks: str = setting("standard", choices=("standard", "paper"), help="Default networks")
-    members: int | None = setting(None, least=1, help="Networks to train and pool")
+    networks: str = setting("standard", choices=("standard", "paper"), help="Architecture")
+    members: int | None = setting(None, least=1, help="Number of networks to average")
     ensemble: str | None = setting(
-        None, choices=("seeds", "folds"), help="What makes members differ"
+        None, choices=("seeds", "folds"), help="Members differ in seeds or in the pairs left out"
     )
-    repetitions: int = setting(1, least=1, help="Times that folds are cut anew, with new members")
-    pool: str | None = setting(None, choices=POOLS, help="What of members is averaged")
+    repetitions: int = setting(1, least=1, help="Times to cut folds anew, with new members")
+    pool: str | None = setting(None, choices=POOLS, help="Average of densities or of their logs")
     recalibrate: str | None = setting(
-        None, choices=("no", *TARGETS), help="Temperature to fit on pairs held out from training"
+        None, choices=("no", *TARGETS), help="Fit a temperature afterwards, for this coverage"
     )
-    weight: float | None = setting(None, least=0, help="Regularizer's weight, if not the default")
+    weight: float | None = setting(None, least=0, help="Weight of the regularizer")
     warmup_epochs: int = setting(0, least=0, help="Epochs over which the weight rises from zero")
-    num_samples: int = setting(16, least=1, help="Draws per pair, L")
-    proposal: str | Any | None = setting(None, choices=PROPOSALS, help="Where the draws come from")
+    num_samples: int = setting(16, least=1, help="Draws that estimate the alpha of each pair")
+    proposal: str | Any | None = setting(None, choices=PROPOSALS, help="Source of these draws")
     target: str | float = setting(
-        "conservative", least=0, most=1, choices=TARGETS, help="What to strive for"
+        "conservative", least=0, most=1, choices=TARGETS, help="Coverage to train for"
     )
-    indicator: str = setting("log", choices=INDICATORS[:-1], help="Scale of densities")
-    computation: str = setting("sort", choices=COMPUTATIONS, help="Way of comparison")
-    levels: str = setting("upper", choices=LEVELS, help="Expected alphas")
-    distance: str = setting("squared", choices=DISTANCES, help="Distance from uniform")
-    fraction: float | None = setting(None, above=0, most=1, help="Share of steps with a penalty")
+    indicator: str = setting(
+        "log", choices=INDICATORS[:-1], help="Compare log-densities or densities"
+    )
+    computation: str = setting("sort", choices=COMPUTATIONS, help="Sorted alphas or their ECDF")
+    levels: str = setting(
+        "upper", choices=LEVELS, help="Targets of sorted alphas, i/N or their means"
+    )
+    distance: str = setting("squared", choices=DISTANCES, help="Distance of alphas from uniform")
+    fraction: float | None = setting(
+        None, above=0, most=1, help="Share of steps with this penalty"
+    )
 
     def __post_init__(self) -> None:
         check(self)
