@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from prudent import errors as errors
     from prudent import estimators as estimators
     from prudent import experiments as experiments
+    from prudent import priors as priors
     from prudent import problems as problems
     from prudent import recalibration as recalibration
     from prudent import reports as reports

@@ -12,8 +12,8 @@ from torch import nn
 
 from prudent.adapters.estimator import Adapted
 from prudent.adapters.model import Model
-from prudent.contracts import Prior
 from prudent.errors import InputError
+from prudent.priors.given import as_prior
 
 
 class _Kind(NamedTuple):
@@ -54,7 +54,7 @@ EXPECTED = (
 
 def adapt(
     model: Any = None,
-    prior: Prior | None = None,
+    prior: Any = None,
     *,
     log_prob: Callable[[Any, Any], Any] | None = None,
     sample: Callable[[int, Any], Any] | None = None,
@@ -74,7 +74,8 @@ def adapt(
         model: A posterior or trained estimator of sbi; an ``NPE``, ``NRE``, ``AMNRE`` or ``FMPE``
             of lampe; a lazy distribution of zuko; a flow of nflows; an approximator of BayesFlow;
             or an object with ``log_prob(theta, x)``, ``sample(n, x)`` or both.
-        prior: The distribution of theta in the simulations; a posterior of sbi has its own.
+        prior: The distribution of theta in the simulations, as :func:`prudent.fit` takes it; a
+            posterior of sbi has its own.
         log_prob: A function of theta (L, N, D) and x (N, ...) with log-densities (L, N).
         sample: A function of a number L and x (N, ...) with draws (L, N, D).
         normalized: Whether ``log_prob`` is normalized; if not, draws are made from it here.
@@ -107,7 +108,8 @@ def adapt(
     prior = found.prior if prior is None else prior
     if prior is None:
         raise InputError(f"{found.name} has no prior; pass it: prudent.adapt(model, prior).")
-    return Adapted(found, prior, found.x_shape if x_shape is None else x_shape, names).eval()
+    known, x_shape = as_prior(prior), found.x_shape if x_shape is None else x_shape
+    return Adapted(found, known.prior, x_shape, names or known.names or None).eval()
 
 
 def _recognized(model: Any, options: dict[str, Any]) -> Model | None:

@@ -26,6 +26,7 @@ from prudent.estimators.npe import FlowEstimator as FlowEstimator
 from prudent.estimators.nre import RatioEstimator as RatioEstimator
 from prudent.history import History
 from prudent.priors.checks import check_prior, from_spec
+from prudent.priors.given import as_prior
 
 # Tensors of a file that are no part of the networks begin with one of these.
 APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY, TRAINED_ON)
@@ -53,7 +54,9 @@ def load(
     state = {name: value for name, value in found.items() if not name.startswith(APART)}
     header = Header(settings, state)
     try:
-        estimator = _build(header, _prior(header, path) if prior is None else prior, embedding)
+        estimator = _build(
+            header, _prior(header, path) if prior is None else as_prior(prior).prior, embedding
+        )
         _fill(estimator, state, path)
         estimator.info = header.value("info", dict)
         estimator.history = History.from_jsonl(header.value("history", str))

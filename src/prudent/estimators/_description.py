@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prudent.priors.checks import to_spec
-from prudent.priors.families import RowPrior
 
 NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
 
@@ -62,8 +61,7 @@ def rows(estimator: Any) -> list[tuple[str, str]]:
 
 def prior_name(prior: Any) -> str:
     """The families of a prior, such as ``Uniform, LogUniform``."""
-    own = prior.prior if isinstance(prior, RowPrior) else prior
-    return _families(to_spec(own)) or type(own).__name__
+    return _families(to_spec(prior)) or type(getattr(prior, "prior", prior)).__name__
 
 
 def _families(spec: Mapping[str, Any] | None) -> str:

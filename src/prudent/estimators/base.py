@@ -89,6 +89,10 @@ class Saved(nn.Module):
             raise InputError(
                 f"{path} is a directory; give a file name, such as model.safetensors."
             )
+        if to_spec(self.prior) is None:
+            kind = _description.prior_name(self.prior)
+            told = f"the file cannot hold a prior of {kind}; read it with load(path, prior=...)."
+            warnings.warn(told, stacklevel=2)
         write_atomic(path, self.to_bytes())
 
     def summary(self) -> str:

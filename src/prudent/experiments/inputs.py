@@ -25,7 +25,8 @@ from prudent.datasets.streaming import OnDisk
 from prudent.errors import DataError, InputError, StoreError
 from prudent.experiments.config import LACKS_PRIOR, RunConfig
 from prudent.priors.checks import check_prior, dtype_of, to_spec
-from prudent.priors.files import Described, read_prior
+from prudent.priors.files import Described
+from prudent.priors.given import as_prior
 from prudent.problems import Problem
 from prudent.training import methods
 from prudent.training.fitting import networks_of, note_constant, untrained
@@ -201,12 +202,13 @@ def pairs_to_test(
 def _prior(text: str) -> Described:
     """The prior that a user names: a TOML or JSON file, a problem, or ``module:attribute``."""
     if text.endswith((".toml", ".json")):
-        return read_prior(Path(text))
+        return as_prior(text)
     made: Any = problems.import_attribute(text) if ":" in text else problems.get(text)
-    found = getattr(made, "prior", made)
-    check_prior(found)
-    names, units = (list(getattr(made, name, ())) for name in ("parameter_names", "units"))
-    return Described(found, names, units)
+    known = as_prior(made.prior if isinstance(made, Problem) else made)
+    check_prior(known.prior)
+    if not isinstance(made, Problem):
+        return known
+    return Described(known.prior, list(made.parameter_names), list(made.units))
 
 
 def _described(rows: OnDisk, problem: str | None, prior: Described | None, stem: str) -> Problem:

@@ -2,21 +2,28 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import distributions
-from torch.distributions import Distribution, Independent, Uniform
+from torch.distributions import (
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    TransformedDistribution,
+    Uniform,
+    transforms,
+)
 
 from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
 from prudent.priors.density import log_density, support_bounds, support_of, trial_draws
-from prudent.priors.families import LogUniform, Product, RowPrior, Truncated
+from prudent.priors.families import LogUniform, Product, RowPrior, Scipy, Truncated
 
 # Draws and bins that show the density of one parameter of a prior, where it has no formula.
 NUM_DRAWS, NUM_BINS = 2**17, 40
@@ -41,6 +48,27 @@ PARAMETERS = {
     "InverseGamma": ("concentration", "rate"),
     "Kumaraswamy": ("concentration1", "concentration0"),
     "LogUniform": ("low", "high"),
+}
+# Functions of a distribution that are stored, and families of scipy, whose names alone are read.
+MOVES: dict[str, tuple[str, ...]] = {
+    "AffineTransform": ("loc", "scale"),
+    "ExpTransform": (),
+    "SigmoidTransform": (),
+    "TanhTransform": (),
+}
+SCIPY = frozenset(
+    "arcsine argus beta betaprime burr12 cauchy chi chi2 cosine expon exponnorm f gamma "
+    "genextreme gengamma genpareto gumbel_l gumbel_r halfcauchy halflogistic halfnorm "
+    "invgamma invgauss johnsonsu laplace logistic loglaplace lognorm loguniform maxwell "
+    "nakagami norm norminvgauss pareto powerlaw rayleigh reciprocal rice skewnorm t trapezoid "
+    "triang truncexpon truncnorm uniform wald weibull_max weibull_min".split()
+)
+# Distributions that are made of others, and the names under which they have them.
+NESTED = {
+    "Independent": "base_dist",
+    "Truncated": "base",
+    "MixtureSameFamily": "component_distribution",
+    "TransformedDistribution": "base_dist",
 }
 # The same of distributions of several numbers.
 JOINT = {"MultivariateNormal": ("loc", "scale_tril"), "Dirichlet": ("concentration",)}
@@ -85,30 +113,77 @@ def dtype_for(estimator: Any) -> torch.dtype:
 
 
 def to_spec(prior: Any) -> dict[str, Any] | None:
-    """The prior as JSON, or None if it is not one of the known torch distributions."""
-    if isinstance(prior, Independent):
-        base = to_spec(prior.base_dist)
-        dims = prior.reinterpreted_batch_ndims
-        return None if base is None else {"class": "Independent", "base": base, "dims": dims}
-    if isinstance(prior, Product):
-        factors = [to_spec(factor) for factor in prior.factors]
+    """The prior as JSON, or None if it is not made of known distributions."""
+    if hasattr(prior, "prior"):  # of a wrapper, sbi's or ours
+        return to_spec(prior.prior)
+    parts = getattr(prior, "dists", getattr(prior, "factors", None))  # of sbi, and of ours
+    if isinstance(parts, list):
+        factors = [_one(to_spec(part), part) for part in parts]
         return None if None in factors else {"class": "Product", "factors": factors}
-    if isinstance(prior, Truncated):
-        base = to_spec(prior.base)
-        ends = {"low": prior.low, "high": prior.high}
-        found = {key: value if math.isfinite(value) else None for key, value in ends.items()}
-        return None if base is None else {"class": "Truncated", "base": base, **found}
-    name = type(prior).__name__
-    if name not in {**PARAMETERS, **JOINT} or type(prior) is not _class(name):
+    name = "Independent" if isinstance(prior, Independent) else type(prior).__name__
+    found: dict[str, Any] = {"class": name}
+    if isinstance(prior, Scipy):
+        found |= {"family": prior.name, "dtype": _name_of(prior.dtype)}
+        found |= {"numbers": list(prior.numbers), "named": prior.named}
+        return found if prior.name in SCIPY else None
+    if name not in {**PARAMETERS, **JOINT, **NESTED} or not isinstance(prior, _class(name)):
         return None
+    if name in NESTED:
+        base = to_spec(getattr(prior, NESTED[name]))
+        return None if base is None else _nested({**found, "base": base}, prior)
     parameters = {key: getattr(prior, key) for key in {**PARAMETERS, **JOINT}[name]}
-    dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
+    dtype = _name_of(next(iter(parameters.values())).dtype)
     values = {key: value.tolist() for key, value in parameters.items()}
-    return {"class": name, "dtype": dtype, "parameters": values}
+    return {**found, "dtype": dtype, "parameters": values}
+
+
+def _nested(found: dict[str, Any], prior: Any) -> dict[str, Any] | None:
+    """What a prior adds to the specification of the one that it is made of."""
+    if isinstance(prior, Independent):
+        return {**found, "dims": prior.reinterpreted_batch_ndims}
+    if isinstance(prior, Truncated):
+        ends = {"low": prior.low, "high": prior.high}
+        return found | {key: end if math.isfinite(end) else None for key, end in ends.items()}
+    if isinstance(prior, MixtureSameFamily):
+        logits = prior.mixture_distribution.logits
+        return {**found, "dtype": _name_of(logits.dtype), "logits": logits.tolist()}
+    return _transformed(found, prior.transforms)
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _one(spec: dict[str, Any] | None, part: Distribution) -> dict[str, Any] | None:
+    """The specification of a part of a prior, which may be written as a batch of one."""
+    if spec is None or part.event_shape or not part.batch_shape:
+        return spec
+    return {"class": "Independent", "base": spec, "dims": len(part.batch_shape)}
+
+
+def _transformed(found: dict[str, Any], moves: Sequence[Any]) -> dict[str, Any] | None:
+    """What was changed by functions; the exponential of a uniform number is log-uniform."""
+    base, kinds = found["base"], [type(move).__name__ for move in moves]
+    if kinds == ["ExpTransform"] and base["class"] == "Uniform":
+        dtype = getattr(torch, base["dtype"])
+        ends = base["parameters"].items()
+        ends = {key: torch.tensor(end, dtype=dtype).exp().tolist() for key, end in ends}
+        return {"class": "LogUniform", "dtype": base["dtype"], "parameters": ends}
+    if any(kind not in MOVES for kind in kinds):
+        return None
+    steps = [
+        {
+            "kind": kind,
+            **{key: torch.as_tensor(getattr(move, key)).tolist() for key in MOVES[kind]},
+        }
+        for kind, move in zip(kinds, moves, strict=True)
+    ]
+    return {**found, "moves": steps}
 
 
 def _class(name: str) -> Any:
-    return LogUniform if name == "LogUniform" else getattr(distributions, name)
+    ours = {"LogUniform": LogUniform, "Truncated": Truncated}
+    return ours.get(name) or getattr(distributions, name)
 
 
 def from_spec(spec: Mapping[str, Any]) -> Distribution:
@@ -119,21 +194,36 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
     >>> from_spec(to_spec(prior))
     Independent(Normal(loc: torch.Size([2]), scale: torch.Size([2])), 1)
     """
-    name = spec.get("class")
-    if name == "Independent":
-        return Independent(from_spec(spec["base"]), whole("dims", spec["dims"], 0))
+    name, known = spec.get("class"), {**PARAMETERS, **JOINT}
+    dtype = torch.float64 if spec.get("dtype") == "float64" else torch.float32
     if name == "Product":
         return Product([from_spec(factor) for factor in spec["factors"]])
+    if name == "Scipy" and spec["family"] in SCIPY:
+        named = {str(key): float(value) for key, value in spec["named"].items()}
+        return Scipy(spec["family"], dtype, *map(float, spec["numbers"]), **named)
+    base: Any = from_spec(spec["base"]) if "base" in spec else None
+    if name == "Independent":
+        return Independent(base, whole("dims", spec["dims"], 0))
+    if name == "MixtureSameFamily":
+        weights = distributions.Categorical(logits=torch.tensor(spec["logits"], dtype=dtype))
+        return MixtureSameFamily(weights, base, validate_args=False)
     if name == "Truncated":
         ends = {key: spec[key] for key in ("low", "high") if spec[key] is not None}
-        return Truncated(from_spec(spec["base"]), **{k: float(v) for k, v in ends.items()})
-    known = {**PARAMETERS, **JOINT}
+        return Truncated(base, **{k: float(v) for k, v in ends.items()})
+    if name == "TransformedDistribution":
+        moves = [_move(step) for step in spec["moves"]]
+        return TransformedDistribution(base, moves)
     if name not in known or spec.get("dtype", "float32") not in ("float32", "float64"):
         raise StoreError(f"the file names a prior `{name}`; known: {' '.join(known)}.")
-    dtype = torch.float64 if spec.get("dtype") == "float64" else torch.float32
     values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in known[name]}
     rebuilt: Distribution = _class(name)(**values)
     return rebuilt
+
+
+def _move(step: Mapping[str, Any]) -> Any:
+    if (kind := step["kind"]) not in MOVES:
+        raise StoreError(f"the file names a transform `{kind}`; known: {' '.join(MOVES)}.")
+    return getattr(transforms, kind)(**{key: torch.tensor(step[key]) for key in MOVES[kind]})
 
 
 def support_box(prior: Prior) -> Distribution:
@@ -151,7 +241,7 @@ def marginal_density(prior: Prior, index: int, points: NDArray[np.float64]) -> A
     """The prior density of one parameter at ascending points (P,), by draws if need be."""
     base: Any = getattr(prior, "base_dist", None)
     one: Any = None
-    if isinstance(prior, Product):
+    if isinstance(prior, Product) and not any(one.event_shape for one in prior.factors):
         one = prior.factors[index]
     elif isinstance(prior, Independent) and type(base).__name__ in PARAMETERS:
         names = PARAMETERS[type(base).__name__]

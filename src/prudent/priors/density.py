@@ -57,11 +57,12 @@ class Region(NamedTuple):
         low, high, _ = _declared(self.declared, self.low.shape)
         if self.simplex or (torch.equal(low, self.low) and torch.equal(high, self.high)):
             return self.declared or constraints.real
-        parts = [_between(*ends) for ends in zip(self.low, self.high, strict=True)]
+        parts = [between(*ends) for ends in zip(self.low, self.high, strict=True)]
         return constraints.independent(constraints.cat(parts, -1, [1] * len(parts)), 1)
 
 
-def _between(low: Tensor, high: Tensor) -> Any:
+def between(low: Tensor, high: Tensor) -> Any:
+    """The constraint of a number between two ends, which may be infinite."""
     if low.isfinite() and high.isfinite():
         return constraints.interval(low, high)
     if low.isfinite():
@@ -303,4 +304,5 @@ def trial_draws(found: Any, role: str) -> Tensor:
             f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
             f"it: torch.distributions.Independent({role}, 1)."
         )
-    return draws
+    found_draws: Tensor = draws
+    return found_draws

@@ -6,17 +6,40 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, constraints
+from torch.distributions import Distribution, Independent, Uniform, constraints
 from torch.distributions.utils import broadcast_all
 
-from prudent.errors import InputError
-from prudent.priors.density import log_density
+from prudent._arrays import as_tensor
+from prudent._extras import require
+from prudent.errors import InputError, shortened
+from prudent.priors.density import between, log_density
 
 #: The least mass of a family that may be left between bounds: less cannot be drawn accurately.
 LEAST_MASS = 1e-6
 #: The same where the family is drawn until enough of it lies between the bounds.
 LEAST_REJECTED = 1e-3
 NO_CONSTRAINTS: dict[str, Any] = {}
+
+
+def box(low: Any, high: Any) -> Distribution:
+    """The uniform distribution on a box, as one event of ``len(low)`` parameters.
+
+    It is of float32, and of float64 if the bounds are arrays or tensors of that.
+
+    >>> box([0.0, 0.0], [1.0, 2.0]).event_shape
+    torch.Size([2])
+    """
+    found = [getattr(bound, "dtype", None) for bound in (low, high)]
+    double = any(str(dtype).endswith("float64") for dtype in found)
+    dtype = torch.float64 if double else torch.float32
+    least, most = as_tensor("low", low, dtype), as_tensor("high", high, dtype)
+    if least.ndim != 1 or least.shape != most.shape or not bool((least < most).all()):
+        raise InputError(
+            f"expected `low` below `high`, of one shape (D,), got {shortened(low)} and "
+            f"{shortened(high)} in {str(dtype).removeprefix('torch.')}."
+            + ("" if double else " If that has too few digits, use float64: np.array(low), ...")
+        )
+    return Independent(Uniform(least, most), 1)
 
 
 class LogUniform(Distribution):
@@ -159,31 +182,83 @@ class Truncated(Distribution):
         return (density - math.log(self._inside)).masked_fill(~inside, -torch.inf)
 
 
+class Scipy(Distribution):
+    """A number of a family of scipy, which is imported only here.
+
+    Args:
+        name: The name of the family in ``scipy.stats``.
+        dtype: The type of draws, ``float32`` or ``float64``.
+        *numbers: The parameters in the order of scipy.
+        **named: Parameters by their names, such as ``loc`` and ``scale``.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
+
+    def __init__(self, name: str, dtype: torch.dtype, *numbers: float, **named: float) -> None:
+        stats = require("scipy.stats", "scipy", "priors of scipy")
+        self.name, self.dtype, self.numbers, self.named = name, dtype, numbers, named
+        self.frozen = getattr(stats, name)(*numbers, **named)
+        low, high = self.ends = torch.tensor(self.frozen.support()).to(dtype)
+        if not bool(low < high):
+            raise InputError(f"scipy.stats.{name} cannot be made of {numbers or named}.")
+        super().__init__(validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        """The numbers between the ends, as the type of draws has them."""
+        return between(*self.ends)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "Scipy":
+        """The same distribution for a larger batch."""
+        other = Scipy(self.name, self.dtype, *self.numbers, **self.named)
+        other._batch_shape = torch.Size(batch_shape)
+        return other
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draw ``(*sample_shape, *batch_shape)``."""
+        share = torch.rand(self._extended_shape(torch.Size(sample_shape)), dtype=torch.float64)
+        drawn = torch.as_tensor(self.frozen.ppf(share.numpy()), dtype=self.dtype)
+        return drawn.clamp(*self.ends)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density."""
+        found = self.frozen.logpdf(value.detach().double().numpy())
+        return torch.as_tensor(found, dtype=value.dtype)
+
+
 class Product(Distribution):
-    """Independent parameters, each a distribution of one number from a family of its own."""
+    """Independent parameters from families of their own; some may vary together.
+
+    Args:
+        factors: Distributions of one number, or of several.
+    """
 
     arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
 
     def __init__(self, factors: Sequence[Distribution]) -> None:
         self.factors = list(factors)
-        super().__init__(event_shape=torch.Size([len(self.factors)]), validate_args=False)
+        self.lengths = [one.event_shape.numel() for one in self.factors]
+        self._rows: list[Distribution] = [
+            one if one.event_shape else Independent(one.expand((1,)), 1) for one in self.factors
+        ]
+        super().__init__(event_shape=torch.Size([sum(self.lengths)]), validate_args=False)
 
     @property
     def support(self) -> Any:
         """The product of the supports."""
-        parts: list[Any] = [factor.support for factor in self.factors]
-        joined: Any = constraints.cat(parts, dim=-1, lengths=[1] * len(parts))
-        return constraints.independent(joined, 1)
+        parts: list[Any] = [one.support for one in self.factors]
+        # Of several numbers that are on a line each, the constraint is one on each.
+        parts = [getattr(part, "base_constraint", part) for part in parts]
+        return constraints.independent(constraints.cat(parts, -1, self.lengths), 1)
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw ``theta`` ``(*sample_shape, D)``."""
-        return torch.stack([factor.sample(sample_shape) for factor in self.factors], dim=-1)
+        return torch.cat([one.sample(sample_shape) for one in self._rows], dim=-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of ``theta`` (..., D), as (...)."""
-        columns = zip(self.factors, value.split(1, dim=-1), strict=True)
-        parts = [log_density(Independent(f.expand((1,)), 1), column) for f, column in columns]
-        return torch.stack(parts).sum(dim=0)
+        columns = zip(self._rows, value.split(self.lengths, dim=-1), strict=True)
+        return torch.stack([log_density(one, column) for one, column in columns]).sum(dim=0)
 
 
 class RowPrior(Distribution):

@@ -25,8 +25,8 @@ from prudent._lazy import attach
 from prudent.errors import InputError, PrudentError, one_line, unknown_name
 
 if TYPE_CHECKING:
+    from prudent.priors.families import box as box
     from prudent.problems.problem import Problem as Problem
-    from prudent.problems.problem import box as box
     from prudent.problems.problem import custom as custom
 
 DESCRIPTIONS = {

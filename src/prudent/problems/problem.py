@@ -6,7 +6,6 @@ if it has one, otherwise from the global generators, which are seeded for the ca
 restored.
 """
 
-import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,37 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Uniform
+from torch.distributions import Distribution
 
 from prudent._arrays import as_tensor, float32
 from prudent._randomness import generator, numpy_seeded, seeded
 from prudent._settings import whole
-from prudent.errors import DataError, InputError, one_line, shortened
+from prudent.errors import DataError, InputError, one_line
+from prudent.priors.density import log_density
+from prudent.priors.families import box as box
+from prudent.priors.given import as_prior
 
 Simulator = Callable[[Tensor, torch.Generator], Tensor]
 # Arrays: a cached tensor would carry the grad mode of the first call into later ones.
 _rule = cache(np.polynomial.legendre.leggauss)
-
-
-def box(low: Any, high: Any) -> Distribution:
-    """The uniform distribution on a box, as one event of ``len(low)`` parameters.
-
-    It is of float32, and of float64 if the bounds are arrays or tensors of that.
-
-    >>> box([0.0, 0.0], [1.0, 2.0]).event_shape
-    torch.Size([2])
-    """
-    found = [getattr(bound, "dtype", None) for bound in (low, high)]
-    double = any(str(dtype).endswith("float64") for dtype in found)
-    dtype = torch.float64 if double else torch.float32
-    least, most = as_tensor("low", low, dtype), as_tensor("high", high, dtype)
-    if least.ndim != 1 or least.shape != most.shape or not bool((least < most).all()):
-        raise InputError(
-            f"expected `low` below `high`, of one shape (D,), got {shortened(low)} and "
-            f"{shortened(high)} in {str(dtype).removeprefix('torch.')}."
-            + ("" if double else " If that has too few digits, use float64: np.array(low), ...")
-        )
-    return Independent(Uniform(least, most), 1)
 
 
 def gauss_legendre(lower: Tensor, upper: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
@@ -118,11 +99,7 @@ class Problem:
                 f"expected `theta` of shape (N, {self.dim}) for problem `{self.name}`, "
                 f"got {tuple(theta.shape)}."
             )
-        inside = torch.ones(len(theta), dtype=torch.bool)
-        # A prior of one's own need not say its support; `Independent` cannot check an empty batch.
-        with contextlib.suppress(NotImplementedError):
-            support = self.prior.support
-            inside = support.check(theta) if support is not None and len(theta) else inside
+        inside = log_density(self.prior, theta) > -torch.inf
         if not bool(inside.all()):
             row = int((~inside).nonzero()[0])
             raise DataError(
@@ -154,7 +131,7 @@ class Problem:
 
 def custom(
     simulator: Callable[..., Any],
-    prior: Distribution,
+    prior: Any,
     *,
     name: str = "custom",
     parameter_names: Sequence[str] | None = None,
@@ -164,9 +141,9 @@ def custom(
 
     Args:
         simulator: ``theta -> x``, for a batch (N, D) or for one theta (D,).
-        prior: A torch distribution with event_shape (D,).
+        prior: The distribution of theta, as :func:`prudent.fit` takes it.
         name: The name in listings, from which seeds are derived as well.
-        parameter_names: D names for plots; the default numbers them.
+        parameter_names: D names for plots; by default those of the prior, or numbers.
         batched: Whether the simulator takes batches; None tries, with a few draws of the prior.
 
     >>> prior = box([0.0, 0.0], [1.0, 1.0])
@@ -174,13 +151,14 @@ def custom(
     >>> problem.x_shape
     (3,)
     """
+    prior, named, units = as_prior(prior)
     if not isinstance(prior, Distribution) or len(prior.event_shape) != 1 or prior.batch_shape:
         raise InputError(
             "expected a prior as a torch distribution with event_shape (D,) and no batch_shape, "
             f"got {type(prior).__name__}; wrap it in torch.distributions.Independent(prior, 1)."
         )
     dim = prior.event_shape[0]
-    names = tuple(parameter_names or (f"theta_{i + 1}" for i in range(dim)))
+    names = tuple(parameter_names or named or (f"theta_{i + 1}" for i in range(dim)))
     if len(names) != dim:
         raise InputError(f"expected {dim} parameter names, got {len(names)}: {', '.join(names)}.")
     with seeded(0, "trial"):
@@ -201,7 +179,7 @@ def custom(
         except Exception as error:
             reason = one_line(error)
         else:
-            return Problem(name, prior, run, tuple(x.shape[1:]), names)
+            return Problem(name, prior, run, tuple(x.shape[1:]), names, tuple(units))
     raise InputError(
         "the simulator failed on draws from the prior, as a batch and one by one, with tensors "
         f"and with arrays. The last reason: {reason}"

@@ -27,6 +27,8 @@ from prudent.estimators.networks import Embedding
 from prudent.estimators.novelty import Novelty
 from prudent.estimators.summaries import check_names
 from prudent.priors.checks import check_prior, dtype_of, to_spec
+from prudent.priors.files import Described
+from prudent.priors.given import as_prior
 from prudent.problems.problem import Problem
 from prudent.recalibration.temperature import fit_temperature, tempered
 from prudent.training import methods
@@ -41,7 +43,7 @@ logger = logging.getLogger("prudent")
 def fit(
     theta: Any,
     x: Any = None,
-    prior: Prior | None = None,
+    prior: Any = None,
     *,
     method: str | None = None,
     seed: int = 0,
@@ -63,8 +65,9 @@ def fit(
             ``.npz``, ``.h5`` or ``.safetensors`` file, :class:`~prudent.datasets.Pairs` or a
             :class:`~prudent.datasets.Stream`. Data of more than 2 GiB stay on disk.
         x: The simulated observations (N, ...).
-        prior: The torch distribution that theta was drawn from, with event_shape (D,). A store of
-            a registered problem knows its prior and its networks.
+        prior: The distribution that theta was drawn from: of :mod:`prudent.priors`, of torch with
+            event_shape (D,), of scipy or sbi, a list of one for each parameter, or a TOML file. A
+            store of a registered problem knows its prior and its networks.
         method: The name of a row of the table of methods, such as ``calnre``. The default is
             ``prudent``: five cross-fitted flows, pooled, with a temperature fitted on pairs that
             the members did not see; with ``preset="paper"`` it is ``calnpe``.
@@ -72,8 +75,8 @@ def fit(
         invalid: What to do with simulations whose x holds NaN or infinity: ``refuse`` them all, or
             ``exclude`` those, which warns with their number. They count in the budget, and the
             ratio methods still see their theta, without which their posterior would be biased.
-        names: The D names of the parameters; by default the columns of a data frame, or those of
-            the problem or store that the data come from, else theta_1, theta_2 and so on.
+        names: The D names of the parameters; by default those of the prior, else the columns of a
+            data frame, or those of the problem or store, else theta_1, theta_2 and so on.
         embedding: A network from (N, ...) to (N, F) for structured observations, a function that
             makes one, or the specification of one of ours, such as ``{"kind": "resnet18"}``. The
             members of an ensemble begin from copies of a network, or call the function each.
@@ -107,10 +110,11 @@ def fit(
     settings = chosen.resolve(Options.of(**options))
     if transforms is not None and chosen.family != "npe":
         raise InputError(f"`transforms` is {transforms}, but {method} has no flow.")
-    dtype = torch.float32 if prior is None else dtype_of(prior)
+    given = Described(None, [], []) if prior is None else as_prior(prior)
+    dtype = torch.float32 if prior is None else dtype_of(given.prior)
     data, problem = _data(theta, x, invalid, dtype)
-    source = _checked_prior(prior, problem, data)
-    names = check_names(_known_names(theta) if names is None else names, data.dim)
+    source = _checked_prior(given.prior, problem, data)
+    names = check_names(_known_names(theta, given.names) if names is None else names, data.dim)
     note_constant(data)
     data, astray = checked(data, source, names)
     if chosen.regularizer == "coverage" and settings.num_samples == 1:
@@ -118,12 +122,12 @@ def fit(
             "`num_samples` is 1: a pair's coverage is then all or nothing, and the penalty learns "
             "little. Pass num_samples=16, or more."
         )
-    given = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
+    wanted = {"embedding": embedding, "hidden": hidden, "transforms": transforms}
     paper = KINDS[chosen.family].paper(data.x_shape) if settings.networks == "paper" else {}
     networks = {
         **paper,
         **networks_of(problem, chosen.family, settings.networks),
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in wanted.items() if value is not None},
     }
     info = {
         "method": method,
@@ -259,15 +263,21 @@ def _data(theta: Any, x: Any, invalid: str, dtype: torch.dtype) -> tuple[Data, P
     return read(rows, invalid=invalid), _problem_of(rows)
 
 
-def _known_names(source: Any) -> list[str] | None:
-    """The names that a data frame or a store of simulations gives to its parameters."""
+def _known_names(source: Any, given: list[str]) -> list[str] | None:
+    """The names that the prior, a data frame or a store of simulations gives to parameters."""
     source = source.rows if isinstance(source, Stream) else source
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = open_rows(source)
     if isinstance(source, Store):
-        return list(source.attributes["parameter_names"])
+        return given or list(source.attributes["parameter_names"])
     columns = list(getattr(source, "columns", ()))
-    return columns if columns and all(isinstance(name, str) for name in columns) else None
+    if given and columns != given and sorted(map(str, columns)) == sorted(given):
+        raise InputError(
+            f"the columns of theta are {' '.join(columns)}, those of the prior {' '.join(given)}; "
+            "expected one order, such as theta[prior.parameter_names]."
+        )
+    named = columns and all(isinstance(name, str) for name in columns)
+    return given or (columns if named else None)
 
 
 def _problem_of(rows: Any) -> Problem | None:
