@@ -86,5 +86,7 @@ def test_the_penalty_widens_a_family_that_is_over_confident_on_its_training_pair
     assert result.worst_shortfall > 0.05
     assert result.verdict.kind == "over-confident"
     seen, result = mean_field(100.0)
+    # Of 64 draws hardly one lies beyond these levels, so that the penalty does not see the tails.
+    levels, curve = result.coverage.levels, result.coverage.curve
+    assert bool((curve >= levels)[levels <= 0.95].all())
     assert result.worst_shortfall < 0.02
-    assert result.verdict.kind == "conservative"

@@ -163,7 +163,7 @@ def band(num_pairs: int, levels: tuple[float, ...]) -> tuple[Array, Array]:
 
     >>> least, most = band(1000, (0.5, 0.95))
     >>> [round(float(value), 3) for value in (0.5 - least[0], 0.95 - least[1])]
-    [0.031, 0.015]
+    [0.03, 0.014]
     """
     ends = (uniform_path(num_pairs, tuple(levels), side) for side in (LOW, HIGH))
     (lower, _), (_, upper) = (path.band(1 - ERROR_RATE) for path in ends)
