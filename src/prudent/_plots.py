@@ -184,7 +184,7 @@ def coverage_panel(axis: Axes, bands: Bands, *, words: bool = True) -> None:
 
 
 def verdict_note(bands: Bands) -> str:
-    """What the band of :func:`coverage_panel` is."""
+    """An explanation of the band of :func:`coverage_panel`."""
     told = [f"{number:,}" for number in bands]
     if not told:
         return ""

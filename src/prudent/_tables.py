@@ -94,7 +94,7 @@ class Mistakes:
         self.found[place, reason] = None
 
     def try_to(self, place: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function returns; if it refuses its arguments, that is a mistake."""
+        """The result of a function; if it refuses its arguments, that is a mistake."""
         try:
             return function(*arguments)
         except InputError as error:

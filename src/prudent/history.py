@@ -1,4 +1,4 @@
-"""What happened in each epoch of a training."""
+"""The history of a training, a row per epoch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class History(list[dict[str, Any]]):
         return cls(json.loads(line) for line in text.splitlines() if line)
 
     def notes(self) -> list[str]:
-        """What the rows say about the coverage penalty itself, in sentences; mostly nothing.
+        """Sentences on the coverage penalty itself; mostly none.
 
         One sentence says that its draws carried no information until the end, another that it is
         satisfied on training pairs while regions fall short on validation pairs. Each is about

@@ -355,7 +355,7 @@ def test_pairs_are_the_valid_rows_and_theta_is_all_of_them(tmp_path):
     few = store.pairs(11)
     assert (len(few), len(few.pool)) == (9, 11)
     for budget in (0, 17):
-        with pytest.raises(InputError, match=f"cannot take {budget} of 16"):
+        with pytest.raises(InputError, match=f"rows 0 to {budget} do not exist; there are 16"):
             store.pairs(budget)
 
 

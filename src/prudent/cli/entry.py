@@ -85,7 +85,7 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
 
 
 def _surroundings() -> list[str]:
-    """What a report of a bug should say of the machine; nothing heavy is imported for it."""
+    """The versions that the report of a bug should have; nothing heavy is imported for them."""
     lines = [f"python {platform.python_version()}", platform.platform()]
     for name in BUILT_ON:
         try:
@@ -152,7 +152,7 @@ def show_error(code: int, message: str) -> None:
 
 
 def _interruption(error: BaseException) -> str:
-    """What a command had to say when it was interrupted; click wraps what Ctrl-C raises."""
+    """The message of a command that was interrupted; click wraps the error of Ctrl-C."""
     told = getattr(error, "__notes__", []) or getattr(error.__cause__, "__notes__", [])
     return str(told[-1]) if told else INTERRUPTED
 

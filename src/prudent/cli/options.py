@@ -38,7 +38,7 @@ class Value(click.ParamType):  # type: ignore[type-arg]
         self.name = next((kinds[kind] for kind in described.types if kind in kinds), "text")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """What a text stands for."""
+        """The value that a text stands for."""
         return self.described.parse(value) if isinstance(value, str) else value
 
     def shell_complete(

@@ -1,4 +1,4 @@
-"""What the commands say: results to stdout, the rest to stderr.
+"""The output of the commands: results to stdout, the rest to stderr.
 
 The flags ``--json``, ``--quiet`` and ``--debug`` are kept in the context of click, where whoever
 says something looks them up.

@@ -82,7 +82,7 @@ def simulate(problem: str, num_simulations: int, output: str, **given: Any) -> N
 
 
 def _pool(launch: LaunchOptions, path: Path) -> Any:
-    """Where the chunks are simulated; one local worker is this process."""
+    """An executor for the chunks; one local worker is this process."""
     if launch.engine == "local" and launch.workers == 1:
         return contextlib.nullcontext()
     scratch = path.with_name(f".{path.name}.work")

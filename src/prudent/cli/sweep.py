@@ -158,7 +158,7 @@ def _run(now: Overview) -> None:
 
 
 def _plan_line(now: Overview) -> str:
-    """What is skipped, what is to do and why, and what it costs."""
+    """A line on the runs that are skipped and those to do, with reasons and their cost."""
     numbers, expected, duplicates = now.counts, now.expected, now.plan.num_duplicates
     reasons = [f"{numbers[name]:,} {word}" for name, word in REASONS.items() if numbers[name]]
     left = len(now.found) - numbers["done"]
@@ -240,7 +240,7 @@ def _watch_status(look: Callable[[], Overview]) -> None:
 
 
 def _show_result(now: Overview) -> None:
-    """What became of a sweep that was run."""
+    """The result of a sweep that was run."""
     failed = now.of("failed")
     facts = [
         {

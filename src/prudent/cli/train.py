@@ -113,7 +113,7 @@ def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool,
 
 
 def _show_plan(wanted: RunConfig, path: Path, *, is_done: bool) -> None:
-    """What the command would do, after everything was checked."""
+    """The plan of the command, after everything was checked."""
     if emit("train", {"path": str(path), "done": is_done, "config": wanted.to_dict()}):
         return
     training = wanted.training.to_dict()
@@ -125,7 +125,7 @@ def _show_plan(wanted: RunConfig, path: Path, *, is_done: bool) -> None:
 
 
 def _settings(ctx: click.Context, file: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """What was typed, then what the file says, then our defaults; whether a budget was chosen."""
+    """The settings typed, else of the file, else our defaults; whether a budget was chosen."""
     default = ParameterSource.DEFAULT
     typed = {k: v for k, v in ctx.params.items() if ctx.get_parameter_source(k) is not default}
     filled = {k: v for k, v in ctx.params.items() if k not in file and v is not None} | typed

@@ -1,4 +1,4 @@
-"""What is inside a file: its arrays by name, opened so that nothing in it can run or escape.
+"""The arrays of a file by name, opened so that nothing in it can run or escape.
 
 A file may come from anywhere. No format here runs code from it, follows it to other files, or
 reserves memory that the file's own size does not justify.
@@ -85,7 +85,7 @@ def array(path: Path, arrays: Arrays, name: str) -> Any:
 
 
 class _Refused(Exception):
-    """What is wrong with an array, without its name."""
+    """An array is refused; the message goes on after its name."""
 
 
 def _check(path: Path, dtype: Any, declared: int, stored: int) -> None:

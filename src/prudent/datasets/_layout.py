@@ -1,4 +1,4 @@
-"""What a store of simulations looks like on disk.
+"""The layout of a store of simulations on disk.
 
 Zarr itself writes the metadata and the chunks, into memory, so that the bytes reach the disk in
 the one way that is safe. The metadata follow from the group's attributes: opening a store compares

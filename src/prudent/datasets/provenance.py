@@ -37,7 +37,7 @@ REMEMBERED = 4096
 
 
 def strays(data: Data, prior: Prior, names: Sequence[str] | None = None) -> str:
-    """How theta differs from draws of the prior beyond chance, which is warned of; empty if not.
+    """A warning about theta that differ from draws of the prior beyond chance, or nothing.
 
     That is the theta of all simulations: those that failed may be of a kind.
     """

@@ -324,7 +324,7 @@ def isolated(seed: int, *labels: object) -> Iterator[None]:
 
 
 def _call(problem: Problem, theta: Tensor, seed: int, *labels: object) -> tuple[Tensor, str]:
-    """What the simulator makes of theta, as float32, and the type it came in."""
+    """The simulations of theta as float32, and the type in which they came."""
     own = generator(seed, *labels, "simulator")
     try:
         with isolated(seed, *labels, "simulator"):

@@ -149,15 +149,7 @@ class Store:
 
     def pairs(self, budget: int | None = None) -> Pairs:
         """The valid pairs among the first ``budget`` simulations, failed ones included."""
-        number = len(self) if budget is None else budget
-        if not 0 < number <= len(self):
-            raise InputError(
-                f"cannot take {number:,} of {len(self):,} simulations; "
-                f"choose a budget from 1 to {len(self):,}."
-            )
-        theta, x, reason = self.read(0, number)
-        if not bool((reason == 0).any()):
-            raise DataError(f"none of {number:,} simulations in {self.path} is valid.")
+        theta, x, reason = self.read(0, len(self) if budget is None else budget)
         return Pairs.among(theta, x, reason == 0)
 
     def num_invalid(self) -> dict[str, int]:
@@ -179,7 +171,7 @@ class Store:
         return ".".join([f"{name}/c.{index}", *"0" * len(self.shapes[name])])
 
     def _record(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        """What the record says about these arrays of a chunk."""
+        """The record of these arrays of a chunk."""
         record: dict[str, Any] = {"store": self.attributes["sha256"], "chunk": index}
         record |= {f"sha256_{name}": sha256(value.tobytes()) for name, value in chunk.items()}
         if "reason" in chunk:

@@ -29,7 +29,7 @@ MOST_FOLDED = 2**24
 
 
 class OnDisk(Protocol):
-    """What can be streamed: a store, or the rows of a file."""
+    """The rows of a store or a file, which can be read in parts."""
 
     path: Path
     chunk_size: int

@@ -66,7 +66,7 @@ def _of_curve(name: str) -> metric[float]:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What test pairs say about an estimator.
+    """A diagnosis of an estimator by test pairs.
 
     Its scalars are attributes, and :meth:`metrics` lists them all.
 
@@ -237,7 +237,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
-        """What the coverage curve says; its text is a sentence."""
+        """The verdict on the coverage curve; its text is a sentence."""
         metrics = self.metrics()
         if self.out_of_fold:
             metrics["pairs"] = "out-of-fold pairs"

@@ -1,4 +1,4 @@
-"""What one run is: plain data, checked before anything heavy is imported."""
+"""The settings of one run: plain data, checked before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RunConfig:
 
     @property
     def num_networks(self) -> int:
-        """How many networks the run trains: its members, anew for each cut into folds."""
+        """The number of networks to train: all members, anew for each cut into folds."""
         members = self.training.members or 1
         crossed = members > 1 and self.training.ensemble == "folds"
         return members * (self.training.repetitions if crossed else 1)

@@ -1,4 +1,4 @@
-"""What a run costs, before it is run: measured seconds per step, and what finished runs took.
+"""The expected cost of a run, from measured seconds per step and the times of finished runs.
 
 The table ``cost.json`` was measured by ``bench/steps.py`` on one machine (2 cores of x86-64, torch
 2.13.0, one thread, seconds of the processor). For each problem it has the seconds of 1,000

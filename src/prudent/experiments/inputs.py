@@ -1,4 +1,4 @@
-"""Where the pairs of a run come from: simulated for it, shared by a sweep, or read from files."""
+"""The pairs of a run: simulated for it, shared by a sweep, or read from files."""
 
 import contextlib
 import logging
@@ -52,7 +52,7 @@ class Inputs:
     num_held_out: int = 0
 
     def record(self) -> dict[str, Any]:
-        """What a run remembers of its pairs, the contents of its ``data.json``."""
+        """The description of the pairs that a run stores as ``data.json``."""
         training = self.training
         return {
             "source": self.source,

@@ -78,7 +78,7 @@ class Overview:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """How many runs are in each state."""
+        """The number of runs in each state."""
         return count(self.found)
 
     @cached_property
@@ -88,7 +88,7 @@ class Overview:
 
     @cached_property
     def expected(self) -> Cost:
-        """What the unfinished runs cost, corrected by the finished ones."""
+        """The expected cost of the unfinished runs, corrected by the finished ones."""
         done = [one.config for one in self.of("done")]
         return cost_of(self.left, done, self.root, self.options.workers)
 
@@ -214,7 +214,7 @@ def _check_space(root: Path, needed: int, *, force: bool) -> None:
 
 
 def _interruption(now: Overview) -> str:
-    """What is done and left when a sweep ends before its end."""
+    """A message on the runs that are done and left of an interrupted sweep."""
     numbers = _record(now).counts
     begun = numbers["interrupted"] + numbers["running"]
     failed = f"{numbers['failed']} failed, " if numbers["failed"] else ""

@@ -155,7 +155,7 @@ def _train_and_diagnose(
 
 
 def _timing(times: list[float], history: History) -> dict[str, Any]:
-    """What changes from run to run, apart from what must not."""
+    """The contents of ``timing.json``, which alone may differ between repetitions of a run."""
     seconds = [round(end - begin, 3) for begin, end in itertools.pairwise(times)]
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     return {

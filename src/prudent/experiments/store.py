@@ -69,7 +69,7 @@ class Run:
 
     @property
     def verdict(self) -> Verdict:
-        """What the coverage curve of the run says."""
+        """The verdict on the coverage curve of the run."""
         from prudent.diagnostics.verdict import judge
 
         return judge(**self.coverage, num_pairs=self.metrics["num_pairs"], metrics=self.metrics)
@@ -80,7 +80,7 @@ class Run:
         return read_whole(self.path / name, _remedy(self.path), checksum)
 
     def history(self) -> History:
-        """What happened in each epoch of the training."""
+        """The history of the training, a row per epoch."""
         return History.from_jsonl(self.file("history.jsonl").decode())
 
 
@@ -207,7 +207,7 @@ def record_failure(config: RunConfig, path: Path, reason: str, details: str = ""
 
 
 def failure(path: Path) -> str | None:
-    """Why the last attempt at a run failed, or None if it did not."""
+    """The reason why the last attempt at a run failed, or None if it did not."""
     try:
         with (unfinished_path(path) / ERROR).open(encoding="utf-8", errors="replace") as file:
             return file.readline(500).strip() or "no reason given"
@@ -315,7 +315,7 @@ def states(configs: Sequence[RunConfig], root: Path, *, verify: bool = False) ->
 
 
 def count(found: Iterable[RunState]) -> dict[str, int]:
-    """How many runs are in each state; all states are there, and they add up."""
+    """The number of runs in each state, those with none included."""
     number = Counter(one.state for one in found)
     return {name: number[name] for name in STATES}
 

@@ -172,7 +172,7 @@ def _changed_axes(changes: Sequence[str], mistakes: Mistakes) -> Block:
 
 
 def _value(text: str) -> Any:
-    """What a text of the command line stands for: a range, a list, or a value as in TOML."""
+    """The value of a text of the command line: a range, a list, or a value as in TOML."""
     if match := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text):
         first, last = int(match[1]), int(match[2])
         if last - first >= LONGEST_RANGE:

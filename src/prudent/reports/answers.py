@@ -53,7 +53,7 @@ class Answer:
         return str(self.verdict or NOT_MEASURED)
 
     def warnings(self) -> list[str]:
-        """What must be read before the numbers."""
+        """The warnings to read before the numbers."""
         doubt = [DOUBT] if self.verdict is None or not self.verdict.trusted else []
         return [*doubt, *self.posterior.notes()]
 

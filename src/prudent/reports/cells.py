@@ -150,7 +150,7 @@ class Cell:
         return self.estimates[metric].text(FORMS[metric]) if self.num_done else self.verdict.kind
 
     def note(self, metric: str) -> str:
-        """How far a shortfall may really go, and whether seeds without the metric exist."""
+        """The bound of a shortfall, and the number of seeds with the metric if some lack it."""
         found = self.estimates[metric].number
         known = metric == "worst_shortfall" and self.bound is not None
         notes = [f"at most {number(self.bound, FORMS[metric])}"] if known else []
@@ -271,7 +271,7 @@ def own_pairs(rows: Sequence[Row]) -> list[float]:
 
 
 def _tested_on(row: Row) -> Any:
-    """What identifies the test pairs of a run; of older ones the file or the seed."""
+    """An identifier of the test pairs of a run: their digest, or else the file or the seed."""
     return row.get("tested_on") or (row.get("problem"), row.get("data") or row.get("seed"))
 
 
@@ -329,7 +329,7 @@ def _judge(
 
 
 def _findings(rows: Sequence[Row]) -> Row:
-    """What thorough diagnoses found: each test in its worst seed, corrected for their number."""
+    """The defects that thorough diagnoses found: each test in its worst seed, by Bonferroni."""
     found: Row = {}
     for key in (f"{name}_harm" for name in TESTS):
         known = [row for row in rows if row.get(f"{key}_p_value") is not None]
@@ -341,7 +341,7 @@ def _findings(rows: Sequence[Row]) -> Row:
 
 
 def beyond_chance(chances: Sequence[float], number: int = 1) -> int:
-    """How many seeds fall short, by their p-values, of so many that were looked at."""
+    """The number of seeds that fall short, by their p-values, of so many that were looked at."""
     return sum(chance <= ERROR_RATE / number for chance in chances)
 
 

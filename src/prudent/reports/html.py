@@ -151,7 +151,7 @@ def _page(results: Results, name: str, answer: Answer | None) -> str:
 
 
 def _summary(runs: DataFrame, found: Sequence[Cell]) -> dict[str, Any]:
-    """How much there is, and the answer in words or, of many cases, in a table."""
+    """The number of runs, and the answer in words or, of many cases, in a table."""
     done = runs[runs["state"] == "done"]
     counts = {name: runs[name].nunique() for name in ("problem", "budget", "method", "seed")}
     listing = ", ".join(f"{number} {name}{'s' * (number != 1)}" for name, number in counts.items())
@@ -213,7 +213,7 @@ def _observed(answer: Answer) -> dict[str, Any]:
 
 
 def _made(runs: DataFrame, name: str, answer: Answer | None) -> dict[str, Any]:
-    """How to repeat it, versions, and the settings that differ and that all runs share."""
+    """Commands that repeat the runs, versions, and the settings that differ or are shared."""
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
     hint = "" if alone else "   # RUN: see the table, one row per run"

@@ -19,7 +19,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What a user has, a problem and a budget, and the cells of the methods that were tried."""
+    """A problem and a budget, and the cells of the methods that were tried on them."""
 
     problem: str
     budget: int
@@ -32,11 +32,8 @@ class Case:
     @property
     def best(self) -> Cell | None:
         """The sharpest cell that can be trusted."""
-        safe = [cell for cell in self.cells if cell.verdict.trusted]
-        known = [cell for cell in safe if cell.estimates[sharpness(cell)].mean is not None]
-        return max(
-            known, key=lambda cell: cell.estimates[sharpness(cell)].mean or 0.0, default=None
-        )
+        safe = [cell for cell in self.cells if cell.verdict.trusted and _gain(cell) is not None]
+        return max(safe, key=lambda cell: _gain(cell) or 0.0, default=None)
 
 
 def cases(cells: Iterable[Cell]) -> list[Case]:
@@ -47,23 +44,20 @@ def cases(cells: Iterable[Cell]) -> list[Case]:
     return [Case(*key, tuple(group)) for key, group in sorted(groups.items())]
 
 
-def sharpness(cell: Cell) -> str:
-    """The metric that says how sharp a cell is: older runs have no information gain."""
-    known = cell.estimates["information_gain"].mean is not None
-    return "information_gain" if known else "log_posterior"
+def _gain(cell: Cell) -> float | None:
+    return cell.estimates["information_gain"].mean
 
 
 def cost(cell: Cell) -> str:
     """The gain of a cell and its time."""
-    metric = sharpness(cell)
-    unit = " nats" if metric == "information_gain" else ""
     known = cell.estimates["train_seconds"].number > 0
     time = f", {cell.text('train_seconds')} to train" if known else ""
-    return f"{metric.replace('_', ' ')} {cell.text(metric)}{unit}{time}"
+    unit = "" if _gain(cell) is None else " nats"
+    return f"information gain {cell.text('information_gain')}{unit}{time}"
 
 
 def _alone(cell: Cell) -> str:
-    """What is known of the only cell of a case."""
+    """A sentence on the only cell of a case."""
     verb = {"not enough test pairs": "has ", "cannot be measured": ""}.get(
         cell.verdict.kind, "is "
     )
@@ -73,7 +67,7 @@ def _alone(cell: Cell) -> str:
 
 
 def case_sentence(case: Case) -> str:
-    """Which methods can be trusted in this case, the sharpest of them and its cost."""
+    """A sentence on the methods that can be trusted, the sharpest of them and its cost."""
     if len(case.cells) == 1:
         return f"On {case.problem} with {case.budget:,} simulations, {_alone(case.cells[0])}."
     safe = [cell.name for cell in case.cells if cell.verdict.trusted]

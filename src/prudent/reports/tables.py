@@ -1,4 +1,4 @@
-"""How numbers are written, the same in terminals, pages and sentences; the table for terminals."""
+"""Numbers as text, the same in terminals, pages and sentences; the table for terminals."""
 
 from __future__ import annotations
 

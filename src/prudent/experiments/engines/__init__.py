@@ -1,4 +1,4 @@
-"""Where runs are worked on: processes of this machine, Dask workers, or Slurm jobs.
+"""Engines, which work on runs: processes of this machine, Dask workers, or Slurm jobs.
 
 An engine is anything with ``submit(function, *arguments) -> Future``; :class:`Engine` says what
 else a sweep needs of it. Adding one is a module here and two lines below.

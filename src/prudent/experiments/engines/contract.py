@@ -1,4 +1,4 @@
-"""What a sweep needs of an engine, and what an engine's workers need."""
+"""The contract between a sweep, its engine and the engine's workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Stopped(BaseException):
 
 
 class Engine(Protocol):
-    """Where calls are worked on, inside a ``with`` statement."""
+    """Workers for calls, opened and closed by a ``with`` statement."""
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""Which rows of a table a figure shows, and words for what it does not show."""
+"""The rows of a table that a figure shows, and notes on those that it leaves out."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[in
 
 
 def _targets(rows: DataFrame) -> str:
-    """What the coverage penalty aimed at, where that is not the default."""
+    """The targets of the coverage penalty, where they are not the default."""
     used = penalized(rows)["target"].unique() if "target" in rows else ()
     other = [str(target) for target in used if target != "conservative"]
     return f", penalty with target {' and '.join(other)}" if other else ""
@@ -161,9 +161,7 @@ def _path(axis: Axes, one: Series, rows: DataFrame, budgets: list[Any]) -> float
     """
     gain, left, right = with_errors(rows, "information_gain", two_deviations)
     lack = rows.groupby("budget")["worst_shortfall"].mean()
-    high = lack
-    if "shortfall_bound" in rows:  # which earlier runs do not have
-        high = rows.groupby("budget")["shortfall_bound"].mean().fillna(lack).clip(lower=lack)
+    high = rows.groupby("budget")["shortfall_bound"].mean().fillna(lack).clip(lower=lack)
     bars: Any = {"xerr": (gain - left, right - gain), "yerr": (0 * lack, high - lack)}
     faint: Any = {"elinewidth": 0.7, "alpha": 0.6, "zorder": 1.8, "clip_on": False}
     axis.plot(gain, lack, **{**one.line, "marker": "", "linewidth": 0.8})

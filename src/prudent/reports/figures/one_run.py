@@ -87,7 +87,7 @@ def corner(draws: DataFrame, *, run: str | None = None) -> Figure:
     }
     posterior, exact, truth = (tables.get(kind) for kind in ("posterior", "exact", "truth"))
     assert posterior is not None
-    bounds = tables.get("bounds")  # which earlier runs do not have
+    bounds = tables.get("bounds")
     return corners.corner(
         posterior,
         names,

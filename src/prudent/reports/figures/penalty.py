@@ -1,4 +1,4 @@
-"""What the penalty does and costs: its weight, its number of draws, its time."""
+"""Figures of the coverage penalty: its weight, its number of draws, its time."""
 
 from __future__ import annotations
 
