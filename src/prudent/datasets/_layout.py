@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from prudent._extras import require
 from prudent._files import canonical_json, sha256
 from prudent._settings import whole
 from prudent.errors import InputError, StoreError
+from prudent.priors.checks import dtype_of
 from prudent.problems.problem import Problem
 from prudent.version import __version__
 
@@ -71,7 +73,14 @@ def attributes(problem: Problem, num_simulations: int, seed: int, chunk_size: in
         "chunk_size": chunk_size,
         "block": BLOCK if chunk_size % BLOCK == 0 else chunk_size,
     }
+    if dtype_of(problem.prior) == torch.float64:
+        values["theta_dtype"] = "float64"
     return {**values, "sha256": sha256(canonical_json(values))}
+
+
+def types(attributes: Json) -> dict[str, str]:
+    """The type of each array; theta has that of the prior."""
+    return ARRAYS | {"theta": attributes.get("theta_dtype", "float32")}
 
 
 def row_shapes(attributes: Json) -> dict[str, tuple[int, ...]]:
@@ -93,7 +102,7 @@ def in_memory(attributes: Json) -> tuple[dict[str, Any], dict[str, Any]]:
             name,
             shape=(attributes["num_simulations"], *shape),
             chunks=(attributes["chunk_size"], *shape),
-            dtype=ARRAYS[name],
+            dtype=types(attributes)[name],
             fill_value=np.nan if number else MISSING,
             filters=(),
             serializer=zarr.codecs.BytesCodec(endian="little" if number else None),
@@ -190,6 +199,7 @@ def _is_sound(found: Json) -> bool:
             and 4 * chunk * math.prod(shape) <= MAX_CHUNK
             and isinstance(found["problem"], str)
             and type(found["seed"]) is int
+            and types(found)["theta"] in ("float32", "float64")
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return False

@@ -49,8 +49,15 @@ NUM_CHUNKS = 32
 LARGEST_ROW = 2**20
 WARN_INVALID = 0.5
 # Another version of prudent may finish a store; nothing of these may differ.
-IDENTITY = ("problem", "seed", "num_simulations", "chunk_size", "parameter_names", "x_shape")
-
+IDENTITY = (
+    "problem",
+    "seed",
+    "num_simulations",
+    "chunk_size",
+    "parameter_names",
+    "x_shape",
+    "theta_dtype",
+)
 # The number of rows, of those that failed, the first error, and the type in which x came.
 Filled = tuple[int, int, str | None, str]
 logger = logging.getLogger("prudent")
@@ -141,12 +148,18 @@ def draw_pairs(problem: Problem, budget: int, seed: int) -> Pairs:
     return Pairs.among(found.theta, found.x, found.reason == 0)
 
 
+def new_pairs(problem: Problem, number: int, seed: int) -> Pairs:
+    """The valid ones of new pairs of a problem, which belong to no budget."""
+    found = draw(problem, number, seed, "test")
+    return Pairs.among(found.theta, found.x, found.reason == 0)
+
+
 def _refuse_other(store: Store, wanted: layout.Json) -> None:
     for key in IDENTITY:
-        if store.attributes[key] != wanted[key]:
+        if (held := store.attributes.get(key)) != (other := wanted.get(key)):
             raise InputError(
-                f"{store.path} holds simulations with {key} {store.attributes[key]}, not "
-                f"{wanted[key]}; nothing was changed. Give another path, or the same {key}."
+                f"{store.path} holds simulations with {key} {held}, not {other}; nothing was "
+                f"changed. Give another path, or the same {key}."
             )
 
 
@@ -278,7 +291,8 @@ def draw(problem: Problem, num_rows: int, seed: int, stream: str) -> Simulated:
     """
     labels = (problem.name, stream)
     with isolated(seed, *labels, "prior"):
-        theta = problem.prior.sample((num_rows,)).to("cpu", torch.float32)
+        theta = problem.prior.sample((num_rows,)).cpu()
+        theta = theta if theta.dtype == torch.float64 else theta.float()
     reason = torch.zeros(num_rows, dtype=torch.uint8)
     error: str | None = None
     try:

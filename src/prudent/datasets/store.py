@@ -41,7 +41,7 @@ class Store:
         self.chunk_size: int = attributes["chunk_size"]
         self.block: int = attributes["block"]
         self.num_chunks = -(-self.num_rows // self.chunk_size)
-        self.shapes = layout.row_shapes(attributes)
+        self.shapes, self.types = layout.row_shapes(attributes), layout.types(attributes)
         self.dim, self.x_shape = self.shapes["theta"][0], self.shapes["x"]
 
     @classmethod
@@ -106,7 +106,7 @@ class Store:
         start, stop = self.bounds(index)
         chunk: Chunk = {}
         for name, values in (("theta", theta), ("x", x), ("reason", reason)):
-            chunk[name] = np.ascontiguousarray(values, dtype=ARRAYS[name])
+            chunk[name] = np.ascontiguousarray(values, dtype=self.types[name])
             expected = (stop - start, *self.shapes[name])
             if chunk[name].shape != expected:
                 raise DataError(f"expected `{name}` of shape {expected}, got {chunk[name].shape}.")
@@ -137,7 +137,7 @@ class Store:
             raise InputError(f"rows {start} to {stop} do not exist; there are {len(self):,}.")
         found = {
             name: torch.empty(stop - start, *self.shapes[name], dtype=getattr(torch, kind))
-            for name, kind in ARRAYS.items()
+            for name, kind in self.types.items()
         }
         for index in range(start // self.chunk_size, self.chunks(stop).stop):
             first, end = self.bounds(index)

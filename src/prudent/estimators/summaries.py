@@ -486,13 +486,13 @@ def _climb(log_prob: Any, place: Tensor) -> Tensor:
     """The theta of highest log-density that steps uphill from a place (N, D) come across."""
     place = place.clone().requires_grad_()
     optimizer = torch.optim.Adam([place])
-    best, highest = torch.empty_like(place), place.new_full((len(place),), -torch.inf)
+    best, highest = torch.empty(()), place.new_full((len(place),), -torch.inf)
     for step in range(NUM_STEPS):
         with torch.enable_grad():
             theta, value = log_prob(place)
             total = value.sum()
         better = (value > highest) | (step == 0)
-        best = torch.where(better.unsqueeze(1), theta.detach(), best)
+        best = torch.where(better.unsqueeze(1), theta.detach(), best.to(theta))
         highest = torch.where(better, value.detach(), highest)
         if not value.requires_grad:
             break

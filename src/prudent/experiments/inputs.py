@@ -17,10 +17,10 @@ from torch import Tensor
 from prudent import problems
 from prudent._files import canonical_json, sha256
 from prudent.datasets import Data, Pairs, Store, read
-from prudent.datasets.pairs import finite, refuse_non_finite
+from prudent.datasets.pairs import refuse_non_finite
 from prudent.datasets.provenance import checked, distinct, refuse_seen, remembered
 from prudent.datasets.readers import FileRows, open_rows
-from prudent.datasets.simulate import draw, draw_pairs, simulate
+from prudent.datasets.simulate import draw_pairs, new_pairs, simulate
 from prudent.datasets.streaming import OnDisk
 from prudent.errors import DataError, InputError, StoreError
 from prudent.experiments.config import LACKS_PRIOR, RunConfig
@@ -88,7 +88,7 @@ def simulated(config: RunConfig, root: Path, num_simulations: int | None) -> Inp
     else:
         training = _shared(problem, config, root, max(num_simulations, config.budget))
     # Last, as a simulator that always fails is told with its reason by those before.
-    test = finite(*draw(problem, config.num_test, config.seed, "test")[:2])
+    test = new_pairs(problem, config.num_test, config.seed)
     return Inputs(problem, training, test)
 
 
@@ -165,7 +165,7 @@ def from_files(
         refuse_non_finite("theta", pairs.theta)
     digests = [training.digest()]
     if pairs is None:
-        test = finite(*draw(known, num_test, seed, "test")[:2])
+        test = new_pairs(known, num_test, seed)
     else:
         test, num_test = pairs, len(pairs)
         digests.append(pairs.digest())

@@ -18,9 +18,8 @@ from prudent._files import to_json
 from prudent._progress import Reporter
 from prudent._randomness import seeded, threads
 from prudent.contracts import Estimator
-from prudent.datasets.pairs import finite
 from prudent.datasets.provenance import refuse_outside
-from prudent.datasets.simulate import draw
+from prudent.datasets.simulate import new_pairs
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
 from prudent.errors import InputError, StoreError, shortened
@@ -217,7 +216,7 @@ def diagnose_run(
     if data is None:
         simulator = _simulator(stored, problem)
         names = simulator.parameter_names
-        pairs = finite(*draw(simulator, num_test or 2000, seed, "test")[:2])
+        pairs = new_pairs(simulator, num_test or 2000, seed)
     else:
         kind: Any = {"dtype": dtype_for(estimator), "parameters": names or ()}
         pairs = pairs_to_test(data, theta, x, number=num_test, **kind)
