@@ -18,9 +18,12 @@ from torch.distributions import (
 )
 
 import prudent
+from known_priors import PRIORS as EVERY
+from known_priors import made
 from prudent.datasets import Pairs, Stream, provenance
-from prudent.datasets.provenance import distinct, refuse_seen, remembered, strays
+from prudent.datasets.provenance import checked, distinct, refuse_seen, remembered, strays
 from prudent.errors import DataError, InputError
+from prudent.priors.checks import check_prior, of_any_shape
 from prudent.priors.families import LogUniform, Product, RowPrior, Truncated
 from prudent.problems import box
 
@@ -52,6 +55,20 @@ def test_draws_of_the_prior_pass(name):
     for seed, number in enumerate((1, 2, 30, 256, 2000, 20_000)):
         torch.manual_seed(seed)
         assert strays(of(prior.sample((number,)).float()), prior) == ""
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_prior_that_people_write_is_compared(name):
+    prior = made(name)
+    prior = of_any_shape(prior, check_prior(prior))
+    torch.manual_seed(0)
+    theta = prior.sample((2000,))
+    assert checked(of(theta), prior, None)[1] == ""
+    with pytest.warns(UserWarning, match="does not follow the prior"):
+        assert strays(of(theta[(theta[:, 0] > theta[:, 0].median())]), prior)
+    if name != "mixture":
+        with pytest.raises(DataError, match="1 of 2,000 rows of `theta` have no density"):
+            checked(of(torch.cat((theta[1:], theta[:1] - 100))), prior, None)
 
 
 @pytest.mark.parametrize("name", ["box", "correlated", "heavy-tailed"])
@@ -237,9 +254,9 @@ def test_a_training_on_theta_from_elsewhere_is_told_for_ever(tmp_path):
     with pytest.warns(UserWarning, match="theta does not follow the prior"):
         wrong = fitted(*simulated(DRAWN[:256] / 3), **folds)
     right = fitted(*simulated(DRAWN[:256]), **folds)
-    for name, made in (("wrong", wrong), ("right", right)):
-        made.save(tmp_path / name)
-        for found in (made, prudent.load(tmp_path / name)):
+    for name, fit in (("wrong", wrong), ("right", right)):
+        fit.save(tmp_path / name)
+        for found in (fit, prudent.load(tmp_path / name)):
             astray = found.out_of_fold.verdict.text.startswith("cannot be measured by these pairs")
             assert astray == ("strays" in found.info) == (name == "wrong")
     assert "theta does not follow" in wrong.summary()

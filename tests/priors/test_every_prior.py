@@ -132,9 +132,11 @@ def test_gaps_and_corners_without_density_are_seen():
     ]
 
 
-def test_whole_numbers_are_no_prior():
-    with pytest.raises(InputError, match="whole numbers"):
-        check_prior(Independent(d.Poisson(torch.ones(2)), 1))
+def test_whole_numbers_have_no_density_between_them():
+    prior = Independent(d.Poisson(torch.ones(2)), 1)
+    assert not support_of(prior, check_prior(prior)).filled
+    values = log_density(prior, torch.tensor([[0.0, 1.0], [0.5, 1.0], [-1.0, 0.0]]))
+    assert values.isfinite().tolist() == [True, False, False]
 
 
 def exact(prior, noise, width):

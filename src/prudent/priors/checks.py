@@ -82,9 +82,7 @@ def check_prior(prior: Any, role: str = "prior") -> int:
             f"the {role} draws on {draws.device}; make it on the CPU. Its draws and densities "
             "move to the networks' device by themselves."
         )
-    region = support_of(prior, draws.shape[1])
-    if getattr(region.declared, "is_discrete", False):
-        raise InputError(f"the {role} ({type(prior).__name__}) is of whole numbers, not of reals.")
+    support_of(prior, draws.shape[1])
     return draws.shape[1]
 
 

@@ -92,7 +92,7 @@ def support_of(found: Any, dim: int) -> Region:
     else:
         low, high, filled = _ends(found)
     low, high = (end.detach().double().expand(dim).clone() for end in (low, high))
-    if not filled:
+    if not filled and not getattr(declared, "is_discrete", False):
         low, high, filled = _searched(found, low, high)
     region = Region(low, high, filled, declared)
     with contextlib.suppress(TypeError):
@@ -142,6 +142,7 @@ def _declared(support: Any, shape: Sequence[int]) -> tuple[Tensor, Tensor, bool]
     for part, size in parts:
         own = [getattr(part, name, None) for name in ("lower_bound", "upper_bound")]
         only = only and (part is constraints.real or own != [None, None])
+        only = only and not part.is_discrete
         for side, end, infinite in zip(ends, own, (-torch.inf, torch.inf), strict=True):
             if not isinstance(end, Tensor):  # others keep their type, in which draws are rounded
                 end = torch.tensor(infinite if end is None else end, dtype=torch.float64)
