@@ -174,3 +174,37 @@ def test_the_penalty_is_for_pairs_from_the_prior():
     trainer._round = 1
     with pytest.raises(InputError, match="later round"):
         trainer._get_losses([*pairs(BOX, 8, 1), torch.ones(8, 1)], _loss_args("CalNPE"))
+
+
+def mixed_prior():
+    """A log-uniform, a normal and a uniform parameter, as sbi joins them."""
+    one = torch.ones(1)
+    base = torch.distributions.Uniform(-2.3 * one, 2.3 * one)
+    rate = torch.distributions.TransformedDistribution(base, [torch.distributions.ExpTransform()])
+    parts = [
+        rate,
+        torch.distributions.Normal(0 * one, one),
+        torch.distributions.Uniform(0 * one, one),
+    ]
+    return peer("sbi.utils").MultipleIndependent(parts)
+
+
+def test_nothing_is_drawn_outside_a_joined_prior(tmp_path):
+    """Draws left the log-uniform part, whose support torch calls positive: 3.5 % of all."""
+    prior = mixed_prior()
+    torch.manual_seed(0)
+    theta = prior.sample((300,))
+    x = theta + 0.3 * torch.randn(300, 3)
+    ours = prudent.fit(theta, x, prior, method="npe", epochs=3, hidden=[16], progress=False)
+    ours.save(tmp_path / "model")
+    foreign = peer("sbi.inference").NPE(prior, **QUIET, density_estimator="maf")
+    foreign.append_simulations(theta, x).train(max_num_epochs=3)
+    adapted = prudent.adapt(foreign.build_posterior())
+    for estimator in (ours, prudent.load(tmp_path / "model"), adapted):
+        draws = estimator(x[:20]).sample((200,), seed=0)
+        assert float(draws[..., 0].min()) >= 0.1
+        assert float(draws[..., 0].max()) <= 10
+        assert bool(((draws[..., 2] >= 0) & (draws[..., 2] <= 1)).all())
+        outside = torch.tensor([[0.05, 0.0, 0.5], [1.0, 0.0, 1.5]])
+        assert bool(estimator(x[:2]).log_prob(outside).isneginf().all())
+    assert float(adapted(x[:20]).unnormalized().sample((200,))[..., 0].min()) < 0.1
