@@ -5,6 +5,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from peers import BOX, NORMAL, check_alpha, check_gradients, pairs, peer
+from torch.distributions import ExpTransform, Normal, TransformedDistribution, Uniform
 
 import prudent
 from prudent.diagnostics import parameters, posterior_ranks
@@ -179,13 +180,9 @@ def test_the_penalty_is_for_pairs_from_the_prior():
 def mixed_prior():
     """A log-uniform, a normal and a uniform parameter, as sbi joins them."""
     one = torch.ones(1)
-    base = torch.distributions.Uniform(-2.3 * one, 2.3 * one)
-    rate = torch.distributions.TransformedDistribution(base, [torch.distributions.ExpTransform()])
-    parts = [
-        rate,
-        torch.distributions.Normal(0 * one, one),
-        torch.distributions.Uniform(0 * one, one),
-    ]
+    base = Uniform(-2.3 * one, 2.3 * one)
+    rate = TransformedDistribution(base, [ExpTransform()])
+    parts = [rate, Normal(0 * one, one), Uniform(0 * one, one)]
     return peer("sbi.utils").MultipleIndependent(parts)
 
 

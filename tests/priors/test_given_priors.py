@@ -106,9 +106,8 @@ def test_scipy_priors_are_drawn_evaluated_and_saved():
     torch.manual_seed(0)
     theta = prior.sample((20_000,))
     assert theta.dtype == torch.float32
-    expected = sum(
-        one.logpdf(column) for one, column in zip(frozen, theta.T.double(), strict=True)
-    )
+    columns = list(zip(frozen, theta.T.double(), strict=True))
+    expected = sum(one.logpdf(column) for one, column in columns)
     np.testing.assert_allclose(log_density(prior, theta), expected, rtol=1e-4, atol=1e-4)
     for one, column in columns:
         assert stats.kstest(column, one.cdf).pvalue > 1e-4
