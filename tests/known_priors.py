@@ -112,7 +112,7 @@ PRIORS = {
     ),
 }
 #: Those that no file can hold, as they are code of a user.
-UNSAVED = ("truncated normal", "ball in a box")
+UNSAVED = ("truncated normal", "ball in a box", "scaled beta")
 
 
 def affine():

@@ -13,7 +13,6 @@ from torch.distributions import (
     Distribution,
     Independent,
     MixtureSameFamily,
-    TransformedDistribution,
     Uniform,
     transforms,
 )
@@ -49,13 +48,7 @@ PARAMETERS = {
     "Kumaraswamy": ("concentration1", "concentration0"),
     "LogUniform": ("low", "high"),
 }
-# Functions of a distribution that are stored, and families of scipy, whose names alone are read.
-MOVES: dict[str, tuple[str, ...]] = {
-    "AffineTransform": ("loc", "scale"),
-    "ExpTransform": (),
-    "SigmoidTransform": (),
-    "TanhTransform": (),
-}
+# Families of scipy, of which files hold the names.
 SCIPY = frozenset(
     "arcsine argus beta betaprime burr12 cauchy chi chi2 cosine expon exponnorm f gamma "
     "genextreme gengamma genpareto gumbel_l gumbel_r halfcauchy halflogistic halfnorm "
@@ -118,34 +111,21 @@ def to_spec(prior: Any) -> dict[str, Any] | None:
     if isinstance(parts, list):
         factors = [_one(to_spec(part), part) for part in parts]
         return None if None in factors else {"class": "Product", "factors": factors}
-    name = "Independent" if isinstance(prior, Independent) else type(prior).__name__
-    found: dict[str, Any] = {"class": name}
     if isinstance(prior, Scipy):
-        found |= {"family": prior.name, "dtype": _name_of(prior.dtype)}
-        found |= {"numbers": list(prior.numbers), "named": prior.named}
-        return found if prior.name in SCIPY else None
-    if name not in {**PARAMETERS, **JOINT, **NESTED} or not isinstance(prior, _class(name)):
+        parameters = {"numbers": list(prior.numbers), "named": prior.named}
+        found = {"class": "Scipy", "family": prior.name, "dtype": _name_of(prior.dtype)}
+        return {**found, **parameters} if prior.name in SCIPY else None
+    name = "Independent" if isinstance(prior, Independent) else type(prior).__name__
+    known = {**PARAMETERS, **JOINT, **NESTED}
+    if name not in known or not isinstance(prior, _class(name)):
         return None
     if name in NESTED:
         base = to_spec(getattr(prior, NESTED[name]))
-        return None if base is None else _nested({**found, "base": base}, prior)
-    parameters = {key: getattr(prior, key) for key in {**PARAMETERS, **JOINT}[name]}
-    dtype = _name_of(next(iter(parameters.values())).dtype)
-    values = {key: value.tolist() for key, value in parameters.items()}
-    return {**found, "dtype": dtype, "parameters": values}
-
-
-def _nested(found: dict[str, Any], prior: Any) -> dict[str, Any] | None:
-    """What a prior adds to the specification of the one that it is made of."""
-    if isinstance(prior, Independent):
-        return {**found, "dims": prior.reinterpreted_batch_ndims}
-    if isinstance(prior, Truncated):
-        ends = {"low": prior.low, "high": prior.high}
-        return found | {key: end if math.isfinite(end) else None for key, end in ends.items()}
-    if isinstance(prior, MixtureSameFamily):
-        logits = prior.mixture_distribution.logits
-        return {**found, "dtype": _name_of(logits.dtype), "logits": logits.tolist()}
-    return _transformed(found, prior.transforms)
+        return None if base is None else _nested({"class": name, "base": base}, prior)
+    numbers = {key: getattr(prior, key) for key in known[name]}
+    dtype = _name_of(next(iter(numbers.values())).dtype)
+    values = {key: value.tolist() for key, value in numbers.items()}
+    return {"class": name, "dtype": dtype, "parameters": values}
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -159,24 +139,21 @@ def _one(spec: dict[str, Any] | None, part: Distribution) -> dict[str, Any] | No
     return {"class": "Independent", "base": spec, "dims": len(part.batch_shape)}
 
 
-def _transformed(found: dict[str, Any], moves: Sequence[Any]) -> dict[str, Any] | None:
-    """What was changed by functions; the exponential of a uniform number is log-uniform."""
-    base, kinds = found["base"], [type(move).__name__ for move in moves]
-    if kinds == ["ExpTransform"] and base["class"] == "Uniform":
-        dtype = getattr(torch, base["dtype"])
-        ends = base["parameters"].items()
-        ends = {key: torch.tensor(end, dtype=dtype).exp().tolist() for key, end in ends}
-        return {"class": "LogUniform", "dtype": base["dtype"], "parameters": ends}
-    if any(kind not in MOVES for kind in kinds):
+def _nested(found: dict[str, Any], prior: Any) -> dict[str, Any] | None:
+    """What a prior adds to the specification of the one that it is made of."""
+    if isinstance(prior, Independent):
+        return {**found, "dims": prior.reinterpreted_batch_ndims}
+    if isinstance(prior, Truncated):
+        ends = {"low": prior.low, "high": prior.high}
+        return found | {key: end if math.isfinite(end) else None for key, end in ends.items()}
+    if isinstance(prior, MixtureSameFamily):
+        logits = prior.mixture_distribution.logits
+        return {**found, "dtype": _name_of(logits.dtype), "logits": logits.tolist()}
+    # The exponential of a uniform number is log-uniform.
+    base, moves = prior.base_dist, [type(move) for move in prior.transforms]
+    if type(base) is not Uniform or moves != [transforms.ExpTransform]:
         return None
-    steps = [
-        {
-            "kind": kind,
-            **{key: torch.as_tensor(getattr(move, key)).tolist() for key in MOVES[kind]},
-        }
-        for kind, move in zip(kinds, moves, strict=True)
-    ]
-    return {**found, "moves": steps}
+    return to_spec(LogUniform(base.low.exp(), base.high.exp()))
 
 
 def _class(name: str) -> Any:
@@ -208,9 +185,6 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
     if name == "Truncated":
         ends = {key: spec[key] for key in ("low", "high") if spec[key] is not None}
         return Truncated(base, **{k: float(v) for k, v in ends.items()})
-    if name == "TransformedDistribution":
-        moves = [_move(step) for step in spec["moves"]]
-        return TransformedDistribution(base, moves)
     if name not in known or spec.get("dtype", "float32") not in ("float32", "float64"):
         raise StoreError(f"the file names a prior `{name}`; known: {' '.join(known)}.")
     values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in known[name]}
@@ -218,10 +192,16 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
     return rebuilt
 
 
-def _move(step: Mapping[str, Any]) -> Any:
-    if (kind := step["kind"]) not in MOVES:
-        raise StoreError(f"the file names a transform `{kind}`; known: {' '.join(MOVES)}.")
-    return getattr(transforms, kind)(**{key: torch.tensor(step[key]) for key in MOVES[kind]})
+def joined(factors: Sequence[Distribution]) -> Distribution:
+    """Independent parameters; of one family of torch they are one distribution of torch."""
+    names = {type(factor).__name__ for factor in factors}
+    if len(factors) == 1 and factors[0].event_shape:
+        return factors[0]
+    if len(names) > 1 or not names <= {*PARAMETERS} or any(one.batch_shape for one in factors):
+        return Product(factors)
+    keys = PARAMETERS[name := names.pop()]
+    columns = {key: torch.stack([getattr(one, key) for one in factors]) for key in keys}
+    return Independent(_class(name)(**columns), 1)
 
 
 def support_box(prior: Prior) -> Distribution:

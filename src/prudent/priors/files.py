@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import distributions
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution
 
 from prudent._settings import Setting
 from prudent._tables import Mistakes, read_settings
 from prudent.errors import InputError, PrudentError, one_line, unknown_name
-from prudent.priors.checks import JOINT, PARAMETERS, check_prior, from_spec
-from prudent.priors.families import Product, Truncated
+from prudent.priors.checks import JOINT, PARAMETERS, check_prior, from_spec, joined
+from prudent.priors.families import Truncated
 
 POSITIVE = {"scale", "rate", "concentration", "concentration0", "concentration1", "df", "alpha"}
 BOUNDS = ("low", "high")
@@ -169,18 +169,12 @@ def _refuse_others(
 def _product(
     rows: Sequence[Mapping[str, Any]], places: Sequence[str], dtype: str, mistakes: Mistakes
 ) -> Distribution | None:
-    """Independent parameters; of one family that is not cut they are one torch distribution."""
+    """Independent parameters."""
     factors = [
         _factor(row, place, dtype, mistakes) for row, place in zip(rows, places, strict=True)
     ]
-    families = {row.get("family") for row in rows}
-    if mistakes.found or any(factor is None for factor in factors):
-        return None
-    if len(families) > 1 or any(isinstance(factor, Truncated) for factor in factors):
-        return Product(factors)
-    (name,) = families
-    columns = {key: [float(row[key]) for row in rows] for key in PARAMETERS[str(name)]}
-    return Independent(from_spec({"class": name, "dtype": dtype, "parameters": columns}), 1)
+    missing = mistakes.found or any(factor is None for factor in factors)
+    return None if missing else joined(factors)
 
 
 def _factor(row: Mapping[str, Any], place: str, dtype: str, mistakes: Mistakes) -> Any:

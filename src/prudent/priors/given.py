@@ -1,7 +1,6 @@
 """Priors as people have them: by name, one after the other, in files, from scipy and sbi."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from torch.distributions import (
 )
 
 from prudent.errors import InputError
-from prudent.priors.checks import from_spec, to_spec
-from prudent.priors.families import Product, Scipy, Truncated
+from prudent.priors.checks import from_spec, joined, to_spec
+from prudent.priors.families import Scipy, Truncated
 from prudent.priors.files import Described, from_table, read_prior
 
 # A number that varies by less than this share of its size is of float64.
@@ -40,7 +39,7 @@ def as_prior(value: Any) -> Described:
     if isinstance(value, list | tuple):
         value = independent(*value)
     elif _is_scipy(value):
-        value = _joined(_of_scipy(value))
+        value = joined(_of_scipy(value))
     elif hasattr(value, "dists") or _is_transformed(value):  # in a form that can be saved
         spec = to_spec(value)
         value = value if spec is None else from_spec(spec)
@@ -72,7 +71,7 @@ def independent(*factors: Any, **named: Any) -> Distribution:
         places = [""] if number == 1 else [f"_{index + 1}" for index in range(number)]
         names += [f"theta_{len(names) + 1}" if name is None else name + p for p in places]
         parts += found
-    prior = _joined(parts)
+    prior = joined(parts)
     if named:
         prior.parameter_names = names  # type: ignore[attr-defined]
     return prior
@@ -114,13 +113,6 @@ def from_file(path: str | os.PathLike[str]) -> Distribution:
     found.prior.parameter_names, found.prior.units = found.names, found.units
     made: Distribution = found.prior
     return made
-
-
-def _joined(parts: Sequence[Distribution]) -> Distribution:
-    """Independent parameters; what stands for all of them stays what it is."""
-    if len(parts) == 1 and parts[0].event_shape:
-        return parts[0]
-    return Product(parts)
 
 
 def _factors(value: Any) -> list[Distribution]:
