@@ -1,13 +1,17 @@
 """The one conversion of what users and simulators hand over into tensors, and one check."""
 
-from collections.abc import Iterable
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterable
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from prudent.errors import DataError, InputError
+
+#: More draws than these of one observation are made in pieces.
+MOST_AT_ONCE = 2**15
+R = TypeVar("R")
 
 
 def as_tensor(name: str, value: Any, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -70,6 +74,35 @@ def as_shape(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
     if any(side < 0 for side in shape):
         raise InputError(f"expected the shape of draws as whole numbers, got {value!r}.")
     return shape
+
+
+def in_pieces(draw: Callable[[int], tuple[Tensor, R]], number: int, num_rows: int) -> Any:
+    """Many draws (number, N, D) in pieces, whose memory is small beside that of the result.
+
+    Args:
+        draw: What makes so many draws, with a report.
+        number: How many.
+        num_rows: The number of observations, N.
+
+    Returns:
+        The draws, and the reports of the pieces.
+    """
+    step = max(1, MOST_AT_ONCE // max(1, num_rows))
+    first, report = draw(step)
+    reports = [report]
+    try:
+        found = first.new_empty(number, *first.shape[1:])
+    except (RuntimeError, MemoryError) as error:
+        size = number * first[0].numel() * first.element_size()
+        raise InputError(
+            f"{number:,} draws need {size / 1e9:.1f} GB of memory, more than there is; draw fewer."
+        ) from error
+    found[:step] = first
+    for start in range(step, number, step):
+        piece, report = draw(min(step, number - start))
+        found[start : start + step] = piece
+        reports.append(report)
+    return found, reports
 
 
 def finite_rows(values: Tensor) -> Tensor:

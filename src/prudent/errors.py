@@ -59,6 +59,15 @@ def one_line(error: BaseException, longest: int = 500) -> str:
     return shortened(text, longest)
 
 
+def printable(name: str) -> str:
+    r"""A name from a file, with nothing in it that would begin a line or steer a terminal.
+
+    >>> printable("a\nb")
+    'a?b'
+    """
+    return "".join(one if one.isprintable() else "?" for one in name)
+
+
 def shortened(value: object, longest: int = 60) -> str:
     """The text of a value, cut where it is too long for a message."""
     text = str(value)

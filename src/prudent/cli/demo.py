@@ -22,7 +22,7 @@ from prudent.experiments.sweep import read_sweep
 @quiet
 @debug
 def demo(output: str, seed: int) -> None:
-    """Train NRE, CalNRE and the recommended estimator on SLCP and compare their coverage.
+    """Train NPE, NRE, CalNRE and the recommended estimator on SLCP and compare them.
 
     \b
     Examples:
@@ -35,9 +35,9 @@ def demo(output: str, seed: int) -> None:
     plan = read_sweep(SHIPPED / "demo.toml", [f"seed={seed}"])
     plan = dataclasses.replace(plan, source="demo.toml")
     say(
-        f"{len(plan.configs)} runs: NRE, CalNRE as published and the recommended estimator on "
-        f"1,024 simulations of SLCP, measured on {plan.configs[0].num_test:,} new ones. About 3 "
-        "minutes on 2 cores; finished runs are kept."
+        f"{len(plan.configs)} runs: NPE, NRE, CalNRE and the recommended estimator with the same "
+        f"settings on 1,024 simulations of SLCP, measured on {plan.configs[0].num_test:,} new "
+        "ones. About 3 minutes on 2 cores; finished runs are kept."
     )
     check_writable(root)
     found = states(plan.configs, root)

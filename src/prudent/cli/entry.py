@@ -133,6 +133,8 @@ def main() -> NoReturn:
             message = str(error)
         elif isinstance(error, OSError) and error.errno in DISK_FULL and error.filename is None:
             message = "standard output is full; what was written to files is kept."
+        elif isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            message = "there is not enough memory for that; ask for less, or use another machine."
         else:
             message = (
                 f"unexpected {one_line(error)}. This is a bug in prudent; repeat the command "

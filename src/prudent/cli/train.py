@@ -74,6 +74,10 @@ def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool,
     """
     path, file = Path(output), read_settings(Path(config)) if config else {}
     settings, own_budget = _settings(ctx, file)
+    if str(settings.get("problem")).startswith("file:"):  # the config of such a run
+        if ctx.params["data"] is None:
+            raise InputError(f"{config} is of a run on a file; give it with --data and --prior.")
+        del settings["problem"]
     check_writable(path.parent)
     inputs, own = None, ctx.params["data"] is not None
     if not own and (given := [name for name in FILES if ctx.params[name] is not None]):
@@ -82,6 +86,8 @@ def train(ctx: click.Context, /, output: str, config: str | None, dry_run: bool,
     if own:
         inputs, facts = _from_files(ctx, settings.get("problem"), wanted, own_budget=own_budget)
         wanted = wanted.changed(**facts)
+    if file.get("data") not in (None, wanted.data):
+        say(f"the pairs are not those of {config}; this is another run.")
     if wanted.thorough:
         require(*THOROUGH_NEEDS)
     if inputs is None and ":" in wanted.problem:

@@ -92,7 +92,11 @@ class CoveragePenalty(nn.Module):
     def paper(
         cls, prior: Any, num_samples: int = 16, target: str | float = "conservative"
     ) -> Self:
-        """Algorithm 1 to the letter: draws from the prior, densities compared as they are."""
+        """Algorithm 1 to the letter: draws from the prior, densities compared as they are.
+
+        Everything is evaluated plainly; ``fit(preset="paper")`` finds the same by two passes, with
+        the usual tolerance.
+        """
         return cls(prior, num_samples, target, indicator="density", tolerance=None)
 
     def forward(self, posterior: Posterior, theta: Tensor) -> Tensor:

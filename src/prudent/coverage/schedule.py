@@ -14,6 +14,9 @@ from prudent.errors import InputError
 class Sometimes(nn.Module):
     """A term that is evaluated in some steps only, and counts as much more in these.
 
+    The gradient is the same on average, unless its norm is clipped: clipping cuts few strong steps
+    by more than many weak ones.
+
     >>> from torch.distributions import Independent, Normal
     >>> from prudent.coverage import CoveragePenalty
     >>> prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)

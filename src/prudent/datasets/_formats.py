@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from prudent._extras import require
 from prudent._files import check_file
 from prudent.datasets import _layout
-from prudent.errors import DataError, InputError, StoreError, one_line
+from prudent.errors import DataError, InputError, StoreError, one_line, printable
 
 MAX_BYTES = 4 * 2**30
 # Of a table in text, which takes many times its size to read.
@@ -80,7 +80,7 @@ def array(path: Path, arrays: Arrays, name: str) -> Any:
     try:
         return arrays[name]()
     except _Refused as reason:
-        called = f"`{name}` in " if name else ""
+        called = f"`{printable(name)}` in " if name else ""
         raise DataError(f"{called}{path} {reason}") from reason
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -23,7 +23,7 @@ from prudent.datasets._layout import CHUNK_BYTES, row_bytes
 from prudent.datasets.pairs import Pairs, check_shapes
 from prudent.datasets.store import Store
 from prudent.datasets.streaming import Data, Stream
-from prudent.errors import DataError, InputError
+from prudent.errors import DataError, InputError, printable
 
 NUM_CHUNKS = 64
 #: Data of more bytes than this, as float32, are streamed.
@@ -224,6 +224,19 @@ def _choose(
     return found
 
 
+def names_in(
+    source: str | os.PathLike[str], known: Mapping[str, str], given: Mapping[str, str | None]
+) -> dict[str, str | None]:
+    """The names of arrays that were given, or else those of the training, if a file has them."""
+    found = dict(given)
+    with formats.opened(Path(source)) as arrays:
+        for role, name in known.items():
+            there = name in arrays or {*name.split(",")} <= {*arrays}
+            if there and found.get(role, "") is None:
+                found[role] = name
+    return found
+
+
 def _within(name: str, group: str) -> bool:
     """Whether a column is one of the numbered ones that are also an array of their own."""
     return name.startswith(group) and name[len(group) :].strip("_[]").isdigit()
@@ -249,7 +262,7 @@ def _usual(arrays: formats.Arrays, role: str) -> list[str]:
 
 
 def _listed(arrays: formats.Arrays) -> str:
-    names = sorted(name for name in arrays if name)
+    names = sorted(printable(name) for name in arrays if name)
     more = f" and {len(names) - MOST_LISTED:,} more" if len(names) > MOST_LISTED else ""
     return (" ".join(names[:MOST_LISTED]) or "nothing with a name") + more
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 import torch
@@ -111,6 +111,16 @@ class SamplingReport:
         if self.num_steps is not None:
             text += f", {self.num_steps:,} steps per walker"
         return text + ">"
+
+
+def joined(reports: Sequence[SamplingReport | None]) -> SamplingReport | None:
+    """The report of draws that were made in pieces, None if they are exact by themselves."""
+    known = [report for report in reports if report is not None]
+    if not known:
+        return None
+    worth = torch.stack([report.effective_sample_size for report in known]).sum(dim=0)
+    number = sum(report.num_samples for report in known)
+    return replace(known[0], num_samples=number, effective_sample_size=worth)
 
 
 def draws_per_round(dim: int) -> int:

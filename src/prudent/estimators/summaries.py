@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prudent._arrays import as_shape, as_tensor
+from prudent._arrays import MOST_AT_ONCE, as_shape, as_tensor, in_pieces
 from prudent._extras import require
 from prudent._randomness import seeded
 from prudent._settings import whole
@@ -29,7 +29,7 @@ from prudent.contracts import Normalizable, Shape
 from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
 from prudent.estimators._description import verdict_of
-from prudent.estimators.importance import SamplingReport
+from prudent.estimators.importance import SamplingReport, joined
 from prudent.estimators.novelty import Observed
 from prudent.estimators.sampling import complaint
 from prudent.priors.checks import check_prior, marginal_density
@@ -186,7 +186,14 @@ class Summaries:
             )
         own = contextlib.nullcontext() if seed is None else seeded(whole("seed", seed), "draws")
         with own:
-            draws, self.sampling = self._draw(shape, **how)
+            number = math.prod(shape)
+            if number <= MOST_AT_ONCE or method == "mcmc":
+                draws, self.sampling = self._draw(shape, **how)
+            else:
+                found, reports = in_pieces(
+                    lambda some: self._draw((some,), **how), number, len(self)
+                )
+                draws, self.sampling = found.reshape(*shape, *found.shape[1:]), joined(reports)
         told = [complaint(self.sampling), self._far_away() if len(self) == 1 else None]
         for note in filter(None, told):
             warnings.warn(note, stacklevel=2)

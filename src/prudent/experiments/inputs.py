@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ from prudent.datasets.provenance import checked, distinct, refuse_seen, remember
 from prudent.datasets.readers import FileRows, open_rows
 from prudent.datasets.simulate import draw_pairs, new_pairs, simulate
 from prudent.datasets.streaming import OnDisk
-from prudent.errors import DataError, InputError, StoreError
+from prudent.errors import DataError, InputError, StoreError, printable
 from prudent.experiments.config import LACKS_PRIOR, RunConfig
 from prudent.priors.checks import check_prior, dtype_of, to_spec
 from prudent.priors.files import Described
@@ -42,7 +42,8 @@ logger = logging.getLogger("prudent")
 class Inputs:
     """The pairs of a run.
 
-    The ``source`` is the name of a file, of which ``num_held_out`` rows were held out for testing.
+    The ``source`` is the name of a file, of which ``num_held_out`` rows were held out for testing;
+    ``given`` are the options of the command that say what is read, names of arrays included.
     """
 
     problem: Problem
@@ -50,12 +51,14 @@ class Inputs:
     test: Pairs
     source: str = "simulated"
     num_held_out: int = 0
+    given: dict[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """The description of the pairs that a run stores as ``data.json``."""
         training = self.training
         return {
             "source": self.source,
+            "given": self.given,
             "sha256": training.digest(),
             "num_simulations": len(training) + training.num_invalid,
             "parameter_names": list(self.problem.parameter_names),
@@ -135,7 +138,7 @@ def from_files(
     rows = open_rows(data, theta, x, dtype, names)
     if isinstance(rows, FileRows):
         found = ", ".join(f"{role} is {' '.join(own)}" for role, own in rows.names.items())
-        logger.info("%s: %s.", data, found)
+        logger.info("%s: %s.", data, printable(found))
     if problem is None and isinstance(rows, Store) and rows.problem in problems.names():
         problem = rows.problem
     with contextlib.chdir(os.curdir):
@@ -179,7 +182,17 @@ def from_files(
     if prior is not None or problem is None:
         spec = {"prior": to_spec(known.prior) or prior, "names": known.parameter_names}
         facts["prior"] = canonical_json(spec).decode()
-    return Inputs(known, training, test, Path(data).name, held), facts
+    read_from = {"data": data, "test_data": test_data, "prior": prior}
+    given = {name: _public(text) for name, text in read_from.items() if text is not None}
+    if isinstance(rows, FileRows):
+        given |= {role: ",".join(own) for role, own in rows.names.items()}
+    return Inputs(known, training, test, Path(data).name, held, given), facts
+
+
+def _public(path: str) -> str:
+    """A path without what it tells about a machine."""
+    place = Path(path)
+    return place.name if place.is_absolute() or ".." in place.parts else path
 
 
 def pairs_to_test(

@@ -19,6 +19,7 @@ from prudent._progress import Reporter
 from prudent._randomness import seeded, threads
 from prudent.contracts import Estimator
 from prudent.datasets.provenance import refuse_outside
+from prudent.datasets.readers import names_in
 from prudent.datasets.simulate import new_pairs
 from prudent.diagnostics import Diagnosis, diagnose
 from prudent.diagnostics.sbc import plain
@@ -175,11 +176,12 @@ def _details(
     if (bounds := support_bounds(prior, problem.dim)) is not None:
         drawn["bounds"] = torch.stack(bounds)
     if problem.log_posterior is not None:
-        with seeded(seed, "exact"):  # chosen from draws of the prior, none of them twice
+        with seeded(seed, "exact"):  # draws of the prior by their weights, some more than once
             found = prior.sample((NUM_CANDIDATES, 1))
             parts = [problem.log_posterior(some, x)[:, 0] for some in found.split(CHUNK)]
             log_weight = torch.cat(parts) - log_density(prior, found[:, 0])
-            chosen = torch.multinomial(log_weight.double().softmax(0), NUM_DRAWS)
+            weight = log_weight.double().softmax(0)
+            chosen = torch.multinomial(weight, NUM_DRAWS, replacement=True)
         drawn["exact"] = found[chosen, 0]
     draws = [
         {"kind": kind, "parameter": name, **plain({"values": column})}
@@ -219,7 +221,8 @@ def diagnose_run(
         pairs = new_pairs(simulator, num_test or 2000, seed)
     else:
         kind: Any = {"dtype": dtype_for(estimator), "parameters": names or ()}
-        pairs = pairs_to_test(data, theta, x, number=num_test, **kind)
+        arrays = names_in(data, stored.arrays(), {"theta": theta, "x": x})
+        pairs = pairs_to_test(data, arrays["theta"], arrays["x"], number=num_test, **kind)
         if getattr(estimator, "trained_on", None) is None:
             told = "the model does not remember its training pairs; these may be among them."
             warnings.warn(told, stacklevel=2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import re
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 ERROR = "error.txt"
 TIMING = "timing.json"
 MODEL = "model.safetensors"
+DATA = "data.json"
 # What `prudent diagnose` measured last; it is no part of the run, and has a checksum of its own.
 DIAGNOSED = "diagnosis.json"
 # What an unfinished run has in ``.work``, beside its lock or claim.
@@ -78,6 +80,15 @@ class Run:
         """The contents of a file, which must be those that were stored with this run."""
         checksum = self.files.get(name, {}).get("sha256")
         return read_whole(self.path / name, _remedy(self.path), checksum)
+
+    def given(self) -> dict[str, str]:
+        """The options that say which files a run was trained on; see ``_inputs.Inputs``."""
+        known = json.loads(self.file(DATA)).get("given") if DATA in self.files else None
+        return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+
+    def arrays(self) -> dict[str, str]:
+        """The names that theta and x have in these files, if they are arrays with names."""
+        return {name: text for name, text in self.given().items() if name in ("theta", "x")}
 
     def history(self) -> History:
         """The history of the training, a row per epoch."""
@@ -288,7 +299,7 @@ def load_runs(directory: str | os.PathLike[str]) -> list[Run]:
         return [latest(read(root))]
     found = sorted(p.parent for p in root.glob("*/metrics.json"))
     if not found:
-        raise InputError(f"no finished runs in {root}. Make some with: prudent demo -o {root}")
+        raise InputError(f"no finished runs in {root}. Make some with: prudent demo")
     runs = [latest(read(path)) for path in reversed(found)]
     kept = {run.config.identity: run for run in runs}
     if number := len(found) - len(kept):

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from prudent._arrays import MOST_AT_ONCE
 from prudent._files import write_atomic
-from prudent.datasets.readers import read_array
+from prudent.datasets.readers import names_in, read_array
 from prudent.diagnostics.verdict import Verdict
 from prudent.errors import DataError, InputError
 from prudent.estimators.summaries import Summaries, to_arviz
@@ -81,7 +82,10 @@ def answer(
         x: The name of the array in the file.
         row: The number of the observation, from 0, if the file holds several.
     """
-    verdict = store.finished(path).verdict if path.is_dir() else None
+    run = store.finished(path) if path.is_dir() else None
+    verdict = None if run is None else run.verdict
+    if run is not None and x is None:
+        x = names_in(observation, run.arrays(), {"x": None})["x"]
     found = read_array(observation, "x", x)
     estimator: Any = load(path)
     inner = estimator.inner if isinstance(estimator, Conformal) else estimator
@@ -122,6 +126,11 @@ def truth_of(file: str, name: str | None, row: int | None, names: Sequence[str])
     return _one(read_array(file, "theta", name), (len(names),), row, file)[0]
 
 
+def _as_text(name: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
+
+
 def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[str]:
     """Draw from the posterior of an answer into a file, ``.npz``, ``.csv`` or ``.nc``.
 
@@ -132,7 +141,8 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
         draws = posterior.sample(num_samples, seed=seed)
-        log_prob = posterior.log_prob(draws)[:, 0].cpu().numpy()
+        parts = [posterior.log_prob(part)[:, 0].cpu() for part in draws.split(MOST_AT_ONCE)]
+    log_prob = torch.cat(parts).numpy()
     theta, buffer = draws[:, 0].cpu(), io.BytesIO()
     if ending == ".npz":
         names = np.array(posterior.names)
@@ -143,7 +153,7 @@ def write_draws(found: Answer, path: Path, num_samples: int, seed: int) -> list[
     elif ending == ".csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*posterior.names, "log_prob"])
+        writer.writerow([*map(_as_text, posterior.names), "log_prob"])
         writer.writerows(np.column_stack([theta.numpy(), log_prob]).tolist())
         data = text.getvalue().encode()
     else:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from importlib import resources
@@ -130,7 +131,7 @@ def _page(results: Results, name: str, answer: Answer | None) -> str:
     )
     return environment.from_string(_read("templates/report.html")).render(
         **_summary(runs, found),
-        **_made(runs, name, answer),
+        **_made(results, runs, name, answer),
         title=f"{name}: which posterior can you trust?",
         policy=_policy(library, script),
         style=Markup(_read("templates/report.css")),
@@ -212,7 +213,7 @@ def _observed(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _made(runs: DataFrame, name: str, answer: Answer | None) -> dict[str, Any]:
+def _made(results: Results, runs: DataFrame, name: str, answer: Answer | None) -> dict[str, Any]:
     """Commands that repeat the runs, versions, and the settings that differ or are shared."""
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
@@ -230,7 +231,13 @@ def _made(runs: DataFrame, name: str, answer: Answer | None) -> dict[str, Any]:
     }
     observed = "" if answer is None else " --observation FILE"
     commands = f"prudent report {name}{observed} -o report.html\n"
-    commands += f"prudent train --config {config} -o again{hint}"
+    given = results.finished[0].given() if results.finished else {}
+    files = "".join(
+        f" --{option.replace('_', '-')} {shlex.quote(text)}"
+        for option, text in given.items()
+        if (option, text) not in (("theta", "theta"), ("x", "x"))
+    )
+    commands += f"prudent train{files} --config {config} -o again{hint}"
     if runs["path"].isna().all():  # diagnoses that no run made
         commands = "# in Python, of the same diagnoses\n"
         observed = "" if answer is None else ", answer=answer"

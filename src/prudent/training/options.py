@@ -37,6 +37,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 PRESET = Setting(
     "preset", (str, type(None)), None, "Training settings to begin from", choices=PRESETS
 )
+# What `fit` takes beside the options, for a name that is spelled nearly so.
+OTHERS = ("embedding", "hidden", "transforms", "names", "invalid", "device", "checkpoint")
 
 
 @documented
@@ -122,7 +124,7 @@ class Options:
         """
         for name in options:
             if name not in settings_of(Options):
-                raise unknown_name("option", name, settings_of(Options))
+                raise unknown_name("option", name, [*settings_of(Options), *OTHERS])
         if isinstance(preset, Options):
             return replace(preset, **options) if options else preset
         return cls(**{**PRESETS.get(PRESET.check(preset), {}), **options})

@@ -69,7 +69,8 @@ def _panel(axis: Axes, cell: DataFrame, found: Shown, *, words: bool) -> dict[in
             lines = [part[["level", "coverage"]].to_numpy(float) for part in each]
             thin = LineCollection(lines, colors=one.color, linewidths=0.5, alpha=0.5)
             axis.add_collection(thin, autolim=False)
-        mean = mean_curve(each, own_pairs([records(part.head(1))[0] for part in each]))
+        first = rows.drop_duplicates("run").sort_values("run")  # in the order of the groups
+        mean = mean_curve(each, own_pairs(records(first)))
         # So that markers of curves that agree lie beside each other.
         every = max(1, len(mean["levels"]) // 16)
         place = every * (list(found.series).index(name) % 6)
