@@ -28,6 +28,8 @@ from prudent.reports.cells import CELL, SETTINGS, Cell, arranged, cells
 from prudent.reports.data import embedded, page_data
 from prudent.reports.sentences import Case, case_sentence, cases, headline
 from prudent.reports.tables import number
+from prudent.training.methods import METHODS
+from prudent.training.options import COVERAGE_OPTIONS
 from prudent.version import __version__
 
 if TYPE_CHECKING:
@@ -218,7 +220,13 @@ def _made(results: Results, runs: DataFrame, name: str, answer: Answer | None) -
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
     hint = "" if alone else "   # RUN: see the table, one row per run"
-    known = [name for name in (*CELL, "seed", *SETTINGS) if name in runs]
+    # What identifies pairs from files is for machines; penalties are set for methods that have one.
+    unread = {"data", "prior", "source"}
+    if not any(
+        METHODS[name].regularizer == "coverage" for name in runs["method"] if name in METHODS
+    ):
+        unread |= {*COVERAGE_OPTIONS}
+    known = [n for n in (*CELL, "seed", *SETTINGS) if n in runs and n not in unread]
     values = {name: _values(runs[name]) for name in known}
     versions = [field for field in runs.columns if str(field).endswith("_version")]
     known = [name for name in ("simulate", "train", "diagnose") if f"{name}_seconds" in runs]
