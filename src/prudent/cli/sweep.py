@@ -204,7 +204,8 @@ def _show_status(now: Overview) -> None:
     if _emit_status(now):
         return
     left = duration(now.expected.seconds, about=True)
-    told = f"   about {left} left on {now.options.workers} workers"
+    number = now.options.workers
+    told = f"   about {left} left on {number} worker{'s' * (number != 1)}"
     counts = "   ".join(f"{name} {now.counts[name]:,}" for name in STATES)
     show(f"{now.root}   {len(now.found):,} runs   {now.plan.source}")
     show(f"  {counts}{told if now.counts['done'] < len(now.found) else ''}")

@@ -220,7 +220,7 @@ def _made(results: Results, runs: DataFrame, name: str, answer: Answer | None) -
     alone = {Path(str(path)).name for path in runs["path"]} == {Path(name).name}
     config = f"{name}/config.json" if alone else f"{name}/RUN/config.json"
     hint = "" if alone else "   # RUN: see the table, one row per run"
-    # What identifies pairs from files is for machines; penalties are set for methods that have one.
+    # Digests are for machines, and only some methods have the settings of the penalty.
     unread = {"data", "prior", "source"}
     if not any(
         METHODS[name].regularizer == "coverage" for name in runs["method"] if name in METHODS
