@@ -8,18 +8,16 @@ BIN := $(VENV)/bin
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 CORE := .venv-core/bin
-# What needs no extra.
-CORE_TESTS := tests/test_installed.py tests/coverage tests/test_contracts.py tests/test_history.py tests/test_files.py \
-	tests/priors \
-	tests/test_settings.py tests/training/test_objectives.py \
-	tests/training/test_options.py tests/diagnostics/test_verdict.py
+# A whole inference, and something of each part that needs no extra.
+CORE_TESTS := tests/test_installed.py tests/test_contracts.py tests/test_files.py tests/coverage/test_alpha.py \
+	tests/priors tests/training/test_objectives.py tests/diagnostics/test_verdict.py
 # What is imported is compiled then; torch alone has thousands of files that never are. Where an
 # environment forbids to keep that, each of the hundreds of processes of the tests compiles anew.
 unexport PYTHONDONTWRITEBYTECODE
 OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 INSTALL := $(BIN)/pip install $(OPTIONS)
 
-.PHONY: venv demo quick test peers lint bench docs package clean
+.PHONY: venv demo quick test suite nightly peers lint bench docs package clean
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.stamp-venv
@@ -46,12 +44,12 @@ $(VENV)/.stamp-bench: $(VENV)/.stamp-venv
 	touch $@
 
 # torchsort, which lampe's own losses need, is compiled here; with a CUDA compiler on the path it
-# would ask for CUDA.
-$(VENV)/.stamp-peers: $(VENV)/.stamp-venv
-	@echo "Installing the libraries whose models are adapted, 2 to 5 minutes ..."
-	$(INSTALL) --editable ".[peers]" setuptools wheel
+# would ask for CUDA. All is installed at once, because that is how long pip takes for one of them.
+$(VENV)/.stamp-peers: pyproject.toml constraints.txt $(VENV)/.stamp-pip
+	@echo "Installing everything, with the libraries whose models are adapted, 2 to 5 minutes ..."
+	$(INSTALL) --editable ".[report,test,lint,docs,peers]" setuptools wheel
 	PATH="$(abspath $(BIN)):/usr/bin:/bin" $(INSTALL) --no-build-isolation torchsort
-	touch $@
+	touch $(VENV)/.stamp-venv $(VENV)/.stamp-docs $(VENV)/.stamp-bench $@
 
 demo: venv
 	$(BIN)/prudent demo
@@ -63,17 +61,24 @@ lint: venv
 	$(BIN)/lint-imports
 
 quick: venv
-	$(PYTEST) -m "not slow and not process and not browser"
+	$(PYTEST) -m "not slow and not process and not browser and not nightly"
+
+# What else there is runs beside the tests: it waits for disks and for processes of its own.
+test: $(VENV)/.stamp-peers
+	$(MAKE) lint
+	$(MAKE) --jobs 2 --keep-going suite peers docs package
 
 # The adapters are left to `make peers`, which tests all of them once.
-test: lint
-	$(PYTEST) --ignore tests/adapters
-	$(MAKE) peers
-	$(MAKE) --jobs 2 --output-sync docs package
+suite: venv
+	$(PYTEST) -m "not nightly" --ignore tests/adapters
 
-# The models of other libraries, where no test may be skipped.
+nightly: venv
+	$(PYTEST) -m nightly
+
+# The models of other libraries, where no test may be skipped. In one process, because to import
+# these libraries takes longer than the tests.
 peers: $(VENV)/.stamp-peers
-	PRUDENT_FORBID_SKIPS=1 $(PYTEST) tests/adapters
+	PRUDENT_FORBID_SKIPS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/adapters
 
 bench: $(VENV)/.stamp-bench
 	$(BIN)/python bench/run.py $(PARTS)
@@ -84,12 +89,16 @@ docs: $(VENV)/.stamp-docs
 
 # Wheel and sdist, and the wheel in an environment with the core dependencies and nothing else: what
 # the package forgot, or an extra that the core imports, fails here.
-package:
+.venv-core/.stamp: pyproject.toml constraints.txt
+	@echo "Creating .venv-core ..."
+	rm -rf .venv-core && $(PYTHON) -m venv .venv-core
+	$(CORE)/pip install $(OPTIONS) . hatchling pytest pytest-timeout hypothesis
+	touch $@
+
+package: .venv-core/.stamp
 	@echo "Building wheel and sdist, and testing the wheel with the core dependencies alone ..."
-	rm -rf dist .venv-core && $(PYTHON) -m venv .venv-core
-	$(CORE)/pip install $(OPTIONS) hatchling
-	$(CORE)/python -m hatchling build --directory dist
-	$(CORE)/pip install $(OPTIONS) dist/*.whl pytest pytest-timeout hypothesis
+	rm -rf dist && $(CORE)/python -m hatchling build --directory dist
+	$(CORE)/pip install $(OPTIONS) --force-reinstall --no-deps dist/*.whl
 	OMP_NUM_THREADS=1 PRUDENT_CORE=1 $(CORE)/python -m pytest --quiet -p no:cacheprovider -m "not slow" $(CORE_TESTS)
 	@echo "Package: $$(ls dist)"
 

@@ -1,3 +1,4 @@
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -5,6 +6,18 @@ from pathlib import Path
 import prudent
 
 DOCS = Path(__file__).resolve().parent
+
+
+def digest_of_code():
+    """A name for this state of the package, of what it builds on, and of the helpers of cells."""
+    kinds = ("src/**/*", "tests/reports/*.py", "constraints.txt", "docs/conf.py")
+    files = (path for kind in kinds for path in DOCS.parent.glob(kind))
+    found = hashlib.sha256(sys.version.encode())
+    for path in sorted(path for path in files if path.is_file() and path.suffix != ".pyc"):
+        found.update(str(path.relative_to(DOCS.parent)).encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
 sys.path.insert(0, str(DOCS / "_ext"))
 # Cells run in kernels of their own, with one thread each. They find the command of this
 # environment, and the tables that the gallery is drawn from.
@@ -38,8 +51,9 @@ autodoc_typehints = "description"
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
-# Every cell is run at every build: a cache would keep the output of code that has changed since.
-nb_execution_mode = "force"
+# Cells that were run are not run again, unless anything that they may depend on has changed since.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(DOCS / "_build" / "executed" / digest_of_code())
 nb_execution_timeout = 240
 nb_execution_in_temp = True
 # With warnings as errors, a cell that fails or warns fails the build. Raising instead would end it

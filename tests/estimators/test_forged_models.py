@@ -26,6 +26,8 @@ MODELS = {
 }
 OTHERS = (None, True, 0, -1, 1, 1.5, 10**5, 10**9, 10**30, "x", [], [1], [10**9], [None], {})
 OTHERS = (*OTHERS, {"kind": "mlp"}, [{}], [10**5] * 3, [1] * 10**4)
+# One of each kind: nothing, too small, too large, of another type.
+FEW = (..., None, -1, 10**9, "x", [10**9], {})
 # What a model of these sizes may take: a few thousand numbers at once, and so many operations.
 MOST_NUMBERS, MOST_OPERATIONS = 2**17, 20_000
 
@@ -101,17 +103,20 @@ def changed(settings, place, value):
     return settings
 
 
-def test_every_key_of_a_header_may_be_missing_or_another(saved, tmp_path):
+@pytest.mark.parametrize(
+    "others", [FEW, pytest.param((..., *OTHERS), marks=pytest.mark.nightly)], ids=["few", "all"]
+)
+def test_every_key_of_a_header_may_be_missing_or_another(saved, tmp_path, others):
     settings, state = saved
     path = tmp_path / "model.safetensors"
     refused = 0
-    for place, value in itertools.product(places(settings), (..., *OTHERS)):
+    for place, value in itertools.product(places(settings), others):
         forged = changed(settings, place, value)
         if forged.get("format", ...) != base.FORMAT:
             continue
         path.write_bytes(dump_tensors(forged, state))
         refused += isinstance(load(path), str)
-    assert refused > 100
+    assert refused > 5 * len(others)
     path.write_bytes(dump_tensors(settings, state))
     assert not isinstance(load(path), str)
 
