@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import prudent
+from command import prudent as command_line
 
 ROOT = Path(__file__).parents[1]
 
@@ -194,8 +195,7 @@ def test_examples_of_the_documentation_run_as_written(tmp_path, monkeypatch):
     theta, x = prudent.problems.get("slcp").draw(10, 0)
     np.savez("simulations.npz", theta=theta, x=x)
     for command in blocks("docs/problems.md", "sh"):
-        words = [sys.executable, "-m", *command.split(), "-q"]
-        subprocess.run(words, check=True, capture_output=True)
+        assert command_line(*command.split()[1:], "-q").returncode == 0
     examples = blocks("docs/problems.md", "python")
     assert len(examples) == 3
     for number, example in enumerate(examples):
@@ -211,15 +211,14 @@ def test_examples_of_the_training_page_run_in_order(tmp_path, monkeypatch):
     config = tmp_path / "file.toml"
     (text,) = blocks("docs/training.md", "toml")
     config.write_text(text.replace("epochs = 200", "epochs = 2"))
-    command = [sys.executable, "-m", "prudent", "train", "--config", str(config)]
     typed = ["--num-test", "20", "--budget", "300", "-q", "-o", "run"]
-    subprocess.run([*command, *typed], check=True, capture_output=True)
+    assert command_line("train", "--config", str(config), *typed).returncode == 0
     written = json.loads((tmp_path / "run" / "config.json").read_text())
     assert written["budget"] == 300
     assert written["training"]["epochs"] == 2
     assert written["training"]["indicator"] == "density"
-    command[-1] = "run/config.json"
-    subprocess.run([*command, "-q", "-o", "again"], check=True, capture_output=True)
+    again = command_line("train", "--config", "run/config.json", "-q", "-o", "again")
+    assert again.returncode == 0, again.stderr
     again = (tmp_path / "again" / "model.safetensors").read_bytes()
     assert again == (tmp_path / "run" / "model.safetensors").read_bytes()
 
