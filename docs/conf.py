@@ -1,4 +1,5 @@
 import hashlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -54,6 +55,7 @@ myst_heading_anchors = 3
 # Cells that were run are not run again, unless anything that they may depend on has changed since.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(DOCS / "_build" / "executed" / digest_of_code())
+logging.getLogger("traitlets").setLevel(logging.WARNING)  # it would tell each page that is run
 nb_execution_timeout = 240
 nb_execution_in_temp = True
 # With warnings as errors, a cell that fails or warns fails the build. Raising instead would end it
