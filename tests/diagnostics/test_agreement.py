@@ -71,6 +71,7 @@ def test_a_disagreement_heads_the_verdict(dim, own, drawn):
     assert result.metrics()["draws_p_value"] == result.draws_p_value < 1e-20
 
 
+@pytest.mark.slow
 def test_functions_that_disagree_are_told():
     def log_prob(theta, x):
         return Normal(x, NOISE).log_prob(theta).sum(dim=-1)
@@ -154,6 +155,7 @@ def test_opposite_errors_do_not_cancel(dim):
     assert found["disagreement"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "repetitions"), [(1, 60), (2, 60), (3, 60), (5, 60), (10, 30)])
 def test_exact_posteriors_agree(dim, repetitions):
     pairs = prudent.problems.get("gaussian", dim=dim).draw(100, 0)
@@ -194,6 +196,7 @@ def test_a_density_that_leaks_agrees_with_draws_that_do():
     assert result.agreement["disagreement"] is None
 
 
+@pytest.mark.slow
 def test_own_estimators_agree():
     problem = prudent.problems.get("slcp")
     data, pairs, new = problem.draw(256, 0), problem.draw(100, 1), problem.draw(256, 2)

@@ -275,6 +275,7 @@ def test_dilated_refuses_what_does_not_fit():
     assert network(torch.zeros(0, 2, 32)).shape == (0, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     ("number", "channels", "height", "width"),

@@ -48,6 +48,7 @@ def test_the_density_is_the_mean_of_the_members(family):
     assert (posterior.log_prob(theta).detach() - wrong).abs().min() > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [{}, FlowEstimator.paper((2,))])
 def test_an_ensemble_of_flows_is_normalised(networks):
     """Inside the prior's box, also where its members have mass beyond it."""

@@ -103,6 +103,7 @@ def changed(settings, place, value):
     return settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others", [FEW, pytest.param((..., *OTHERS), marks=pytest.mark.nightly)], ids=["few", "all"]
 )
@@ -149,6 +150,7 @@ def test_no_network_is_built_that_the_file_cannot_fill(saved, tmp_path, monkeypa
             prudent.load(path)
 
 
+@pytest.mark.slow
 def test_every_tensor_may_be_missing_or_another(saved, tmp_path):
     settings, state = saved
     path = tmp_path / "model.safetensors"

@@ -44,6 +44,7 @@ def observations(number=3):
     return torch.linspace(-1.5, 2.5, 2 * number).reshape(number, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floor", [0.0, 0.1])
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
@@ -75,6 +76,7 @@ def alphas(posterior, theta):
     return torch.stack([(weight * (density < one)).sum(dim=0) for one in own]).flatten()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("dim", [1, 2, 5, 10])
@@ -115,6 +117,7 @@ def test_the_log_pool_is_nowhere_above_the_mixture():
     assert bool((log_pool(values, "log") <= log_pool(values, "mixture")).all())
 
 
+@pytest.mark.slow
 def test_a_density_does_not_depend_on_the_batch():
     ensemble, theta = Ensemble(members(2), "log", None, 1.3), box(2).sample((4,))
     x = observations(4)
@@ -141,6 +144,7 @@ def test_rejection_tells_what_it_kept():
     assert bool((cold.sampling.effective_sample_size > 1).all())
 
 
+@pytest.mark.slow
 def test_temperatures_multiply_and_travel(tmp_path):
     hot = tempered(tempered(Ensemble(members(2), "log"), 1.5), 2.0)
     assert hot.temperature == pytest.approx(3.0)
@@ -248,6 +252,7 @@ def test_a_floor_is_the_prior_as_one_more_member():
         Ensemble(members(2), floor=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("floor", [0.0, 0.05])
 def test_draws_are_those_of_the_density_with_a_floor(temperature, floor):
@@ -275,6 +280,7 @@ def test_one_flow_as_an_ensemble_is_diagnosed():
     assert prudent.diagnose(one, *pairs, progress=False).num_pairs == 60
 
 
+@pytest.mark.slow
 def test_a_floor_is_saved(tmp_path):
     posterior = Ensemble(members(2), "mixture", None, 1.3, 0.02)
     posterior.save(tmp_path / "model.safetensors")

@@ -356,6 +356,7 @@ def test_reports_fit_on_a_line():
     assert "\n" not in repr(posterior.sampling)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_auto_takes_a_chain_where_importance_is_not_enough():
     """Where two looks disagree, or the draws would repeat each other."""

@@ -207,6 +207,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_posterior_of_ours_has_them_all(name, monkeypatch):
     monkeypatch.setattr(summaries, "NUM_DRAWS", 300)

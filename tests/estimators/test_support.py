@@ -93,6 +93,7 @@ def pairs(kind, number, seed):
         return theta, theta + NOISE * torch.randn(number, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exact_posterior_passes_everything_and_a_shifted_one_fails(kind, pooled):

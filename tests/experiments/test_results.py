@@ -126,6 +126,7 @@ def copies(source, root, number):
     (root.parent / "many.toml").write_text(text + f"seed = {list(range(number + 100))}\n")
 
 
+@pytest.mark.slow
 def test_two_thousand_runs(root, tmp_path):
     """Each is looked at once, and the times of some: reading all of them would take minutes."""
     copies(root / CONFIG.identity, tmp_path / "many", 2000)

@@ -111,6 +111,7 @@ def quickly(config, path, progress=None, num_simulations=None, inputs=None):
     publish(path, files, {"auc": 0.1}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 @pytest.mark.parametrize("fault", [None, errno.ENOSPC, errno.EROFS], ids=str)
 @pytest.mark.parametrize("seed", [0, 1], ids=["a run", "a run that fails"])
@@ -270,6 +271,7 @@ def test_a_run_of_another_format_is_refused(other):
         RunConfig.from_settings({**TINY.to_dict(), "format": other})
 
 
+@pytest.mark.slow
 def test_threads_are_set_for_the_run_and_given_back(tmp_path):
     before = torch.get_num_threads()
     run(dataclasses.replace(TINY, threads=before + 1), tmp_path / "run", progress=False)

@@ -169,6 +169,7 @@ def test_kill_9_at_random_moments(method, tmp_path, every_epoch):
     assert (tmp_path / "model").read_bytes() == undisturbed.to_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, errno.ENOSPC], ids=["crash", "full disk"])
 def test_a_crash_at_any_write_leaves_a_whole_checkpoint(fault, tmp_path, every_epoch):
     undisturbed = outcome(train(epochs=4))

@@ -38,6 +38,7 @@ def test_the_fake_refuses_what_hardware_refuses():
             there.numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["npe", "calnpe", "nre", "calnre"])
 def test_nothing_is_left_behind(method, tmp_path):
     """Fit, condition, draw, summarize, save and load."""
@@ -114,6 +115,7 @@ def test_mixed_places_are_one_clear_error():
             estimator(x).log_prob(theta.to(device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"pool": "log"}, {"ensemble": "folds"}])
 def test_ensembles_are_where_their_members_are(options):
     theta, x = pairs(3, 1)

@@ -260,6 +260,7 @@ def still(posterior, theta):
     return 0.0 * posterior.log_prob(theta).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight", "conservative"), [(0.0, False), (5.0, True)])
 def test_the_penalty_alone_widens_what_is_too_narrow(weight, conservative):
     theta, x = PROBLEM.draw(1024, 0)

@@ -42,6 +42,7 @@ EXTREME = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
