@@ -10,7 +10,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WOR
 CORE := .venv-core/bin
 # A whole inference, and something of each part that needs no extra.
 CORE_TESTS := tests/test_installed.py tests/test_contracts.py tests/test_files.py tests/coverage/test_alpha.py \
-	tests/priors tests/training/test_objectives.py tests/diagnostics/test_verdict.py
+	tests/priors/test_families.py tests/training/test_objectives.py tests/diagnostics/test_verdict.py
 # What is imported is compiled then; torch alone has thousands of files that never are. Where an
 # environment forbids to keep that, each of the hundreds of processes of the tests compiles anew.
 unexport PYTHONDONTWRITEBYTECODE

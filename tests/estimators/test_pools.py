@@ -51,7 +51,7 @@ def observations(number=3):
 @pytest.mark.parametrize("dim", [1, 2])
 def test_densities_integrate_to_one(pool, temperature, dim, floor):
     posterior = Ensemble(members(dim), pool, None, temperature, floor)(observations())
-    number = 4001 if dim == 1 else 301
+    number = 4001 if dim == 1 else 201
     ends = torch.linspace(-2, 3, number)
     axis = (ends[1:] + ends[:-1]) / 2
     cells = torch.cartesian_prod(*[axis] * dim).reshape(-1, 1, dim).expand(-1, 3, -1)
