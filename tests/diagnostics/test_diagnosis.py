@@ -27,7 +27,10 @@ CASES = [
     ("boxed", "grid", {}),
     ("boxed", "grid", {"normalized": False, "log_scale": 3.0}),
     ("gaussian", "samples", {}),
-    ("gaussian", "importance", {"normalized": False, "log_scale": -7.0}),
+    pytest.param(
+        *("gaussian", "importance", {"normalized": False, "log_scale": -7.0}),
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
@@ -240,6 +243,7 @@ def test_no_number_of_a_diagnosis_is_minus_zero(monkeypatch):
     assert "+0.000 ±" in str(result)
 
 
+@pytest.mark.slow
 def test_a_flow_of_zuko_is_diagnosed_as_it_is():
     """Its posteriors have `log_prob` and `sample` alone: rows are conditioned again."""
     problem = prudent.problems.get("two_moons")

@@ -87,6 +87,7 @@ def test_mmd_by_hand():
     assert mmd(one, two).value == pytest.approx(float(2 - 2 * across))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 5, 10])
 def test_c2st_is_near_the_best_classifier(dim):
     """1,000 draws each; the best classifier compares the two exact densities."""

@@ -61,6 +61,7 @@ def draws(place, name):
         return dict(found)
 
 
+@pytest.mark.slow
 def test_from_simulations_to_an_answer(place):
     """The four commands of the guide, from a directory that holds nothing but a user's files."""
     diagnosed = ok(place, "diagnose", "run", "--data", "test.npz", "-q")
@@ -86,6 +87,7 @@ def test_from_simulations_to_an_answer(place):
     assert all(word in page for word in ("mass", "spin", "truth", "prior", "50 %"))
 
 
+@pytest.mark.slow
 def test_the_last_diagnosis_is_shown_from_then_on(place):
     """By all commands and in Python, with what it is about; the run itself stays as it is."""
     pytest.importorskip("pandas")
@@ -218,6 +220,7 @@ def test_draws_as_a_table(place):
     assert not np.array_equal(draws(place, "posterior.npz")["theta"], expected["theta"])
 
 
+@pytest.mark.slow
 def test_draws_for_arviz(place):
     arviz = pytest.importorskip("arviz", exc_type=ImportError)
     ok(place, "sample", "run", "--observation", "x.npy", "-n", "20", "-o", "expected.npz", "-q")

@@ -176,6 +176,7 @@ def test_a_cut_label_would_be_seen():
         assert_nothing_is_cut(figure)
 
 
+@pytest.mark.slow
 def test_files_open_and_depend_on_the_results_alone(drawn, tmp_path):
     name, _ = drawn
     files = []
