@@ -22,7 +22,6 @@ from prudent._settings import Setting, settings_of
 from prudent.cli.entry import cli
 from prudent.cli.options import EXIT_CODES
 from prudent.diagnostics import Diagnosis
-from prudent.diagnostics.expected_coverage import metric
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.cost import TABLE, seconds
 from prudent.experiments.engines.slurm import Job
@@ -145,7 +144,7 @@ def problems() -> str:
 
 def metrics() -> str:
     """The scalars of a diagnosis."""
-    scalars = {k: v.__doc__ for k, v in vars(Diagnosis).items() if isinstance(v, metric)}
+    scalars = {name: getattr(Diagnosis, name).__doc__ for name in Diagnosis.scalars()}
     rows = [(f"`{name}`", plain(" ".join(text.split()))) for name, text in scalars.items()]
     excluded = ("`num_excluded`", arguments(Diagnosis)["num_excluded"])
     return table(("metric", "meaning"), [*rows, excluded])

@@ -1,11 +1,10 @@
 """Is this posterior honest? One call, one answer."""
 
 import contextlib
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
@@ -19,15 +18,11 @@ from prudent.contracts import Estimator
 from prudent.datasets.pairs import Pairs
 from prudent.datasets.provenance import to_judge
 from prudent.diagnostics.agreement import agreement
-from prudent.diagnostics.expected_coverage import (
-    Coverage,
-    Measurement,
-    measure,
-    metric,
-)
+from prudent.diagnostics.expected_coverage import Measurement, measure
 from prudent.diagnostics.ranks import PointRanks
-from prudent.diagnostics.registry import DIAGNOSTICS, Evidence, Result
-from prudent.diagnostics.verdict import Curve, Verdict, band, judge
+from prudent.diagnostics.registry import DIAGNOSTICS, Evidence
+from prudent.diagnostics.scalars import Scalars
+from prudent.diagnostics.verdict import Verdict, band, judge
 from prudent.errors import InputError, StoreError, one_line
 from prudent.estimators._description import page, text
 from prudent.estimators.base import Saved
@@ -59,13 +54,8 @@ class StoredResult:
         return [dict(record) for record in self.records]
 
 
-def _of_curve(name: str) -> metric[float]:
-    """A scalar that the coverage curve has under the same name."""
-    return metric(vars(Coverage)[name].__doc__, lambda d: getattr(d.coverage, name))
-
-
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Scalars):
     """A diagnosis of an estimator by test pairs.
 
     Its scalars are attributes, and :meth:`metrics` lists them all.
@@ -85,156 +75,6 @@ class Diagnosis:
         strays: How theta differs from draws of the prior, in words; empty if it does not.
     """
 
-    coverage: Coverage
-    measurement: Measurement
-    pairs: Pairs
-    log_prior_density: Tensor
-    num_excluded: int = 0
-    results: Mapping[str, Result] = field(default_factory=dict)
-    out_of_fold: bool = False
-    agreement: Mapping[str, Any] = field(default_factory=dict)
-    strays: str = ""
-
-    auc = _of_curve("auc")
-    auc_error = _of_curve("auc_error")
-    calibration_error = _of_curve("calibration_error")
-    conservativeness_error = _of_curve("conservativeness_error")
-    worst_shortfall = _of_curve("worst_shortfall")
-    worst_excess = _of_curve("worst_excess")
-    shortfall_bound = metric(
-        "The most that coverage may fall short of any level, with 95 % probability; pairs that "
-        "are not resolved count as not covered.",
-        lambda d: d._counts.most_short,
-    )
-    log_posterior = metric(
-        "The mean normalized log-density of the truth; minus infinity if it is zero for any pair. "
-        "It is that of the posterior inside the prior's support; of a foreign flow its own, "
-        "without a correction for leakage. For a ratio it is over the pairs that are resolved, as "
-        "its normalization is not known elsewhere.",
-        lambda d: _mean(d._log_density)[0],
-    )
-    log_posterior_error = metric(
-        "The standard error of the log posterior.", lambda d: _mean(d._log_density)[1]
-    )
-    log_posterior_finite = metric(
-        "The mean log-density of the truth over the pairs where the density is not zero.",
-        lambda d: _mean(d._log_density[d._log_density > -torch.inf])[0],
-    )
-    log_prior = metric(
-        "The mean log-density of the prior: what an estimator that ignores x would reach.",
-        lambda d: float(d.log_prior_density.mean()),
-    )
-    information_gain = metric(
-        "The log posterior minus the log prior, in nats.", lambda d: _mean(d._gain)[0]
-    )
-    information_gain_error = metric(
-        "The standard error of the information gain, over pairs of differences.",
-        lambda d: _mean(d._gain)[1],
-    )
-    log_normalization = metric(
-        "The mean log of the integral of a ratio times the prior, 0 if it is normalized; None for "
-        "a flow, which is normalized by construction.",
-        lambda d: None if d.measurement.normalized else _mean(d._log_norm)[0],
-    )
-    log_normalization_error = metric(
-        "The standard error of the log normalization.",
-        lambda d: None if d.measurement.normalized else _mean(d._log_norm)[1],
-    )
-    leakage = metric(
-        "The mass of the flow outside the prior's support, which is cut off. On the grid it is "
-        "what the cells do not add up to, right to about 0.01.",
-        lambda d: (
-            max(0.0, float(1 - d._log_norm.exp().mean())) if d.measurement.normalized else 0.0
-        ),
-    )
-    draws_gap = metric(
-        "The mean log-density of draws minus that of the density, in nats; None if not compared.",
-        lambda d: d.agreement.get("draws_gap"),
-    )
-    draws_p_value = metric(
-        "The p-value of draws that are those of the density.",
-        lambda d: d.agreement.get("draws_p_value"),
-    )
-    density_integral = metric(
-        "The integral of a density that claims to be normalized, where its draws are: of those "
-        "within four standard errors, the one nearest to 1.",
-        lambda d: d.agreement.get("density_integral"),
-    )
-    region_volume = metric(
-        "The share of the prior's mass inside the 90 % region, mean over pairs: with a uniform "
-        "prior, its volume in units of the box. The prior itself has 0.9.",
-        lambda d: float(d._known(d.measurement.volume).mean()),
-    )
-    posterior_bias = metric(
-        "The mean of posterior mean minus truth, per parameter, in its units.",
-        lambda d: tuple(_mean(column)[0] for column in d._bias.unbind(1)),
-    )
-    posterior_bias_error = metric(
-        "The standard errors of the posterior bias.",
-        lambda d: tuple(_mean(column)[1] for column in d._bias.unbind(1)),
-    )
-    posterior_variance = metric(
-        "The mean posterior variance, per parameter, in its units squared.",
-        lambda d: tuple(d._known(d.measurement.variance).mean(dim=0).tolist()),
-    )
-    effective_size = metric(
-        "The number of points of equal weight that carry a posterior, draws or parts of the grid, "
-        "mean over pairs.",
-        lambda d: float(d.measurement.effective_size[d.measurement.valid].mean()),
-    )
-    num_unresolved = metric(
-        "The number of test pairs whose posterior is not resolved: its effective size is below "
-        "100, or it has ridges too thin for the grid. They count against safety in the verdict.",
-        lambda d: int((d.measurement.valid & ~d.measurement.resolved).sum()),
-    )
-    num_pairs = metric("The number of test pairs.", lambda d: len(d.pairs))
-    num_invalid = metric(
-        "The number of test pairs whose density was NaN or infinite, at the truth or elsewhere: "
-        "they count as not covered, and are part of no other number.",
-        lambda d: int((~d.measurement.valid).sum()),
-    )
-    num_zero_density = metric(
-        "The number of test pairs whose density was zero at the truth.",
-        lambda d: int((d._log_density == -torch.inf).sum()),
-    )
-    computed_by = metric(
-        "The way in which coverage was computed: ``grid``, ``samples``, ``importance`` or "
-        "``draws``.",
-        lambda d: d.measurement.method,
-    )
-
-    def _known(self, values: Tensor) -> Tensor:
-        """The rows of the pairs that are resolved, in float64."""
-        return values[self.measurement.valid & self.measurement.resolved].double()
-
-    @property
-    def _settled(self) -> Tensor:
-        """Whether the density of each truth is known: if it is normalized, resolved or zero."""
-        measured = self.measurement
-        zero = measured.log_posterior == -torch.inf
-        return measured.valid & (measured.resolved | measured.normalized | zero)
-
-    @property
-    def _log_density(self) -> Tensor:
-        return self.measurement.log_posterior[self._settled].double()
-
-    @property
-    def _gain(self) -> Tensor:
-        return self._log_density - self.log_prior_density[self._settled]
-
-    @property
-    def _log_norm(self) -> Tensor:
-        return self.measurement.log_norm[self._settled].double()
-
-    @property
-    def _bias(self) -> Tensor:
-        return self._known(self.measurement.mean - self.pairs.theta)
-
-    @property
-    def _counts(self) -> Curve:
-        curves = self.coverage.curves()
-        return Curve.of(curves["levels"], curves["curve"], self.num_pairs, self.num_unresolved)
-
     @property
     def verdict(self) -> Verdict:
         """The verdict on the coverage curve; its text is a sentence."""
@@ -242,19 +82,6 @@ class Diagnosis:
         if self.out_of_fold:
             metrics["pairs"] = "out-of-fold pairs"
         return judge(**self.coverage.curves(), num_pairs=self.num_pairs, metrics=metrics)
-
-    @classmethod
-    def scalars(cls) -> list[str]:
-        """The names of the scalars that every diagnosis has."""
-        return [name for name, value in vars(Diagnosis).items() if isinstance(value, metric)]
-
-    def metrics(self) -> dict[str, Any]:
-        """All scalars, ready for JSON: a number that is not finite is None."""
-        names = (*self.scalars(), "num_excluded", "strays")
-        values = {**self.agreement, **{name: _plain(getattr(self, name)) for name in names}}
-        for result in self.results.values():
-            values |= result.metrics()
-        return values
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers of the pairs, without x, of which :meth:`of` makes the diagnosis."""
@@ -444,12 +271,7 @@ def diagnose(
         names = info.get("parameter_names")
     for needed in (row.needs for row in rows if row.needs is not None):
         require(*needed, "thorough diagnoses")
-    if lacking := [name for name in ("prior", "normalized") if not hasattr(estimator, name)]:
-        raise InputError(
-            f"expected an estimator, got {type(estimator).__name__} without "
-            f"{' and '.join(f'`{name}`' for name in lacking)}; make one of a model of sbi, lampe, "
-            "zuko, nflows or BayesFlow, or of functions: prudent.adapt(model, prior)."
-        )
+    _check_estimator(estimator)
     pairs, strays = to_judge(estimator, theta, x)
     if num_excluded := pairs.num_invalid:
         warnings.warn(
@@ -457,18 +279,11 @@ def diagnose(
             "observations hold NaN or infinity, where no posterior is defined.",
             stacklevel=2,
         )
-    if levels is not None:
-        levels = float32("levels", levels)
-        if levels.ndim != 1 or len(levels) == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-            raise InputError("expected `levels` as a list of numbers between 0 and 1.")
+    levels = None if levels is None else _checked_levels(levels)
     prior = log_density(estimator.prior, pairs.theta).double()
     ranks = PointRanks(estimator.prior, pairs, names, seed) if rows else None
     measured = measure(estimator, pairs, method, seed=seed, progress=progress, witness=ranks)
-    if not bool(measured.valid.any()):
-        raise InputError(
-            f"the density of all {len(pairs):,} test pairs is NaN or infinite: the estimator is "
-            "broken. Train it again with a lower learning rate."
-        )
+    _refuse_broken(measured)
     coverage = measured.coverage(levels)
     results = {}
     if ranks is not None:
@@ -485,6 +300,30 @@ def diagnose(
         test = None if strays else estimator.novelty
         estimator.nearby = Nearby.of(test, estimator.observations(pairs.x), measured.alpha)
     return found
+
+
+def _check_estimator(estimator: object) -> None:
+    if lacking := [name for name in ("prior", "normalized") if not hasattr(estimator, name)]:
+        raise InputError(
+            f"expected an estimator, got {type(estimator).__name__} without "
+            f"{' and '.join(f'`{name}`' for name in lacking)}; make one of a model of sbi, lampe, "
+            "zuko, nflows or BayesFlow, or of functions: prudent.adapt(model, prior)."
+        )
+
+
+def _checked_levels(levels: Any) -> Tensor:
+    found = float32("levels", levels)
+    if found.ndim != 1 or len(found) == 0 or not bool(((found > 0) & (found < 1)).all()):
+        raise InputError("expected `levels` as a list of numbers between 0 and 1.")
+    return found
+
+
+def _refuse_broken(measured: Measurement) -> None:
+    if not bool(measured.valid.any()):
+        raise InputError(
+            f"the density of all {len(measured.valid):,} test pairs is NaN or infinite: the "
+            "estimator is broken. Train it again with a lower learning rate."
+        )
 
 
 def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -> Diagnosis:
@@ -507,16 +346,3 @@ def diagnose_parts(parts: Sequence[tuple[Estimator, Pairs]], *, seed: int = 0) -
     theta, x = (torch.cat([getattr(p, name) for _, p in parts])[order] for name in ("theta", "x"))
     known, pairs = log_density(parts[0][0].prior, theta).double(), Pairs(theta, x, numbers[order])
     return Diagnosis(joined.coverage(), joined, pairs, known, out_of_fold=True)
-
-
-def _mean(values: Tensor) -> tuple[float, float]:
-    """Mean and standard error."""
-    if len(values) == 0:
-        return math.nan, math.nan
-    return float(values.mean()), float(values.std(correction=0) / len(values) ** 0.5)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
