@@ -230,4 +230,6 @@ def test_a_setting_is_checked_once_on_its_way_to_a_training(tmp_path, checks):
     assert {*names} <= {*checks}
     # A run hands its options to the training as they are.
     assert Options.of(config.training) is config.training
+    changed = Options.of(config.training, epochs=7)
+    assert (changed.epochs, changed.weight) == (7, 3.0)
     assert methods.get("calnre").resolve(config.training) is config.training

@@ -26,7 +26,7 @@ from prudent.reports import figures
 from prudent.reports.cells import Series
 from prudent.reports.figures import draw, save
 from prudent.reports.figures.comparison import coverage, log_posterior, tradeoff
-from prudent.reports.figures.intuition import MODES, Mixture, mass_levels
+from prudent.reports.figures.intuition import MODES, Mixture, mass_level
 from prudent.reports.figures.one_run import run_coverage
 from prudent.training import methods
 
@@ -684,7 +684,7 @@ def test_a_notebook_shows_a_figure_by_itself():
 def test_intuition_is_computed():
     points = np.linspace(-6, 4.5, 20_001)
     narrow, truth = Mixture((0.7, 0.2)), Mixture((0.9, 0.4))
-    inside = narrow.density(points) >= mass_levels(narrow.density(points), (0.9,))
+    inside = narrow.density(points) >= mass_level(narrow.density(points), 0.9)
     step = points[1] - points[0]
     assert step * narrow.density(points)[inside].sum() == pytest.approx(0.9, abs=1e-3)
     assert np.diff(inside.astype(int)).tolist().count(1) == 2  # two segments, as in the paper

@@ -90,7 +90,7 @@ def plot(
     dpi: int,
     **options: Any,
 ) -> None:
-    """Plot the posterior that RUN gives for an observation, in pairs.
+    """Plot the posterior that RUN gives for an observation as a pair plot.
 
     RUN is the directory of a run, or the file of a model. The regions hold 50 %
     and 90 % of the posterior.

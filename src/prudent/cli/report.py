@@ -36,7 +36,7 @@ def complete_formats(ctx: click.Context, parameter: click.Parameter, incomplete:
     shell_complete=complete_formats,
 )
 @click.option("--dpi", default=300, help="Dots per inch of the figures in PNG.")
-@click.option("--run", help="Run for figures of one run: how its name begins.")
+@click.option("--run", help="Run of figures of one run: its name, or how its identity begins.")
 @click.option(
     "--observation", type=click.Path(), help="File with an observation, whose posterior is shown."
 )

@@ -43,7 +43,7 @@ def intuition(
     """A posterior that is too narrow, its credible region, and how many truths that holds."""
     truth, narrow = Mixture((0.9, 0.4)), Mixture((0.7, 0.2))
     points = np.linspace(-6, 4.5, 20_001)
-    (height,) = mass_levels(narrow.density(points), (level,))
+    height = mass_level(narrow.density(points), level)
     inside = (narrow.density(points) >= height).tolist()
     draws = truth.draw(num_samples, seed)
     covered = float((narrow.density(draws) >= height).mean())
@@ -65,16 +65,13 @@ def intuition(
     return plots.dress(figure, title, [text], handles, ax=ax)
 
 
-def mass_levels(counts: Array, masses: tuple[float, ...]) -> list[float]:
-    """The heights above which the given shares lie, for masses from large to small.
+def mass_level(density: Array, mass: float) -> float:
+    """The height above which a share of the mass lies.
 
-    >>> mass_levels(np.array([1.0, 2.0, 7.0]), (0.9, 0.5))
-    [2.0, 7.0]
     >>> points = np.linspace(-8, 8, 100_001)
     >>> normal = np.exp(-0.5 * points**2)
-    >>> round(float(points[normal >= mass_levels(normal, (0.95,))[0]].max()), 2)
+    >>> round(float(points[normal >= mass_level(normal, 0.95)].max()), 2)
     1.96
     """
-    ordered = np.sort(counts, axis=None)[::-1]
-    share = np.cumsum(ordered) / ordered.sum()
-    return [float(ordered[np.searchsorted(share, mass - 1e-9)]) for mass in masses]
+    ordered = np.sort(density)[::-1]
+    return float(ordered[np.searchsorted(np.cumsum(ordered) / ordered.sum(), mass)])
