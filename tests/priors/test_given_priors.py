@@ -41,7 +41,7 @@ def fitted(prior, theta=None, **options):
     known = as_prior(prior).prior
     torch.manual_seed(0)
     theta = known.sample((128,)) if theta is None else theta
-    x = torch.tensor(np.asarray(theta)).float() + 0.1 * torch.randn(len(theta), 2)
+    x = torch.tensor(np.asarray(theta).copy()).float() + 0.1 * torch.randn(len(theta), 2)
     options = {"method": "npe", "epochs": 1, "hidden": [8], "progress": False, **options}
     return prudent.fit(theta, x, prior, **options)
 
