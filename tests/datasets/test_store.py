@@ -12,9 +12,10 @@ import torch
 from faults import fault_points, mutations, tree_digest
 from prudent import problems
 from prudent.datasets._layout import REASONS
-from prudent.datasets.simulate import simulate
+from prudent.datasets.simulate import draw_pairs, simulate
 from prudent.datasets.store import Store
 from prudent.errors import DataError, InputError, PrudentError, StoreError
+from prudent.problems import box, custom
 
 GAUSSIAN = problems.get("gaussian")
 
@@ -364,3 +365,24 @@ def test_without_zarr_the_extra_is_named(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r'need zarr\. .* -e "\.\[zarr\]"'):
         simulate("gaussian", 8, tmp_path / "s")
     assert not (tmp_path / "s").exists()
+
+
+def test_theta_keep_the_type_of_the_prior(tmp_path):
+    """A prior on 1e8 ± 1 gave one distinct theta; stores of float32 have the bytes they had."""
+
+    def center(theta):
+        return (theta - 1e8).float()
+
+    ends = np.array([1e8 - 1]), np.array([1e8 + 1])
+    far = custom(center, box(*ends), name="far")
+    store = simulate(far, 600, tmp_path / "far.zarr", progress=False)
+    pairs = Store.open(store.path).pairs()
+    assert pairs.theta.dtype == torch.float64
+    assert len(pairs.theta.unique()) == 600
+    assert torch.equal(pairs.x, center(pairs.theta))
+    assert torch.equal(draw_pairs(far, 600, 0).theta, pairs.theta)
+    plain = simulate("gaussian", 256, tmp_path / "plain.zarr", progress=False)
+    assert "theta_dtype" not in plain.attributes
+    single = custom(lambda theta: theta, box([-1.0], [1.0]), name="far")
+    with pytest.raises(InputError, match="theta_dtype float64, not None"):
+        simulate(single, 600, store.path, chunk_size=store.chunk_size, progress=False)

@@ -145,7 +145,10 @@ def test_save_and_load_with_networks_and_priors_of_ones_own(tmp_path):
 
     estimator = RatioEstimator(Strange(), 2, (2,), network(), hidden=(8,)).eval()
     path = tmp_path / "model.safetensors"
-    estimator.save(path)
+    with pytest.warns(
+        UserWarning, match=r"prior of Strange; read it with load\(path, prior=...\)"
+    ):
+        estimator.save(path)
     with pytest.raises(InputError, match="prior=..."):
         prudent.load(path)
     with pytest.raises(InputError, match="embedding=..."):
