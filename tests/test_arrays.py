@@ -1,12 +1,14 @@
 """What users hand over: tensors, arrays, lists and data frames, of any type of number."""
 
+import itertools
+
 import numpy as np
 import pandas
 import pytest
 import torch
 from torch.distributions import Beta, Distribution, Independent, Normal, Uniform
 
-from prudent import diagnose, fit, load, problems
+from prudent import _arrays, diagnose, fit, load, problems
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs, provenance, read
 from prudent.diagnostics import c2st, kl, local_coverage, mmd, posterior_ranks, predictive_check
@@ -390,3 +392,26 @@ def test_the_edge_of_a_box_is_inside_and_beyond_is_not():
     assert torch.equal(log_density(product, edge).isfinite(), inside)
     beta = Independent(Beta(torch.full((2,), 0.5), torch.full((2,), 0.5)), 1)
     assert torch.equal(log_density(beta, edge).isfinite(), inside)
+
+
+@pytest.mark.parametrize("number", [1001, 2500, 3000])
+def test_many_draws_are_made_in_pieces(number, monkeypatch):
+    monkeypatch.setattr(_arrays, "MOST_AT_ONCE", 1000)
+    asked, count = [], itertools.count()
+
+    def draw(some):
+        asked.append(some)
+        return torch.tensor([[[float(next(count))]] * 2 for _ in range(some)]), some
+
+    found, reports = _arrays.in_pieces(draw, number, 2)
+    assert max(asked) == 500
+    assert sum(asked) == sum(reports) == number
+    assert found[:, 1, 0].tolist() == list(range(number))
+
+
+def test_draws_that_no_memory_holds_are_one_line():
+    def draw(some):
+        return torch.zeros(some, 1, 2), None
+
+    with pytest.raises(InputError, match=r"need 8000000.0 GB of memory, more than there is"):
+        _arrays.in_pieces(draw, 10**15, 1)

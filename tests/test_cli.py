@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -58,6 +59,14 @@ def test_help(arguments):
         ["train", "no_module:problem", "-o", "x"],
         ["diagnose", "nowhere"],
         ["report", ".", "-o", "x.pdf"],
+        ["train", "--data", "none.npz", "--prior", "prior.toml", "-o", "x"],
+        ["train", "--data", __file__, "--prior", "none.toml", "-o", "x"],
+        ["train", "--data", __file__, "-o", "x"],
+        ["train", "slcp", "-o", "/proc/x"],
+        ["diagnose", ".", "--data", "none.npz"],
+        ["sample", ".", "--observation", "none.npy"],
+        ["plot", ".", "--observation", __file__, "--truth", "none.npy"],
+        ["report", ".", "--observation", "none.npy"],
         ["--version"],
         ["sweep", "--help"],
         ["sweep", str(SMOKE), "--dry-run"],
@@ -484,3 +493,30 @@ def test_progress_shows_what_matters_in_80_columns(where, monkeypatch, caplog):
     line = next(part for part in stream.getvalue().split("\r") if "101" in part).rstrip()
     assert re.fullmatch(rf"training 2 of 5 \|.\| {re.escape(expected)}", line)
     assert len(line) <= 80
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", ["problems", "problems --json", "--help"])
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [(">/dev/full", "standard output is full"), (">&-", "standard output is closed")],
+)
+def test_an_output_that_takes_nothing_is_no_bug(arguments, output, told):
+    shell = f"{sys.executable} -m prudent {arguments} {output}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
+    if (arguments, output) == ("--help", ">&-"):  # click says nothing to nobody
+        assert (done.returncode, done.stderr) == (0, "")
+        return
+    assert done.returncode == 1
+    assert done.stderr == f"Error: {told}; what was written to files is kept.\n"
+
+
+def test_what_memory_does_not_hold_is_one_line(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+
+    monkeypatch.setattr("prudent.cli.simulate.problems.names", fail)
+    result = prudent("problems", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: there is not enough memory for that")

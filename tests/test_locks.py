@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,8 @@ from prudent.errors import StoreError
 pytestmark = pytest.mark.process
 
 fcntl = pytest.importorskip("fcntl")
+
+PROC = Path("/proc/nothing/run.lock")
 
 SLEEPER = """
 import sys, time
@@ -204,4 +207,11 @@ def test_what_cannot_be_written_is_an_error(tmp_path):
         pytest.raises(StoreError, match="could not write .*run.lock: File exists"),
         hold(tmp_path / "file" / "run.lock", wait=True),
     ):
+        pass
+
+
+def test_a_place_where_nothing_can_be_made_is_no_endless_wait(flock):
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("no /proc")
+    with pytest.raises(StoreError, match="could not write /proc"), hold(PROC, wait=True):
         pass

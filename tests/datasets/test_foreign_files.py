@@ -380,3 +380,17 @@ def test_one_array_is_not_a_pair(tmp_path):
     (tmp_path / "folder" / "x.csv").write_text("1,2\n")
     with pytest.raises(PrudentError, match="of one name"):
         read(tmp_path / "folder")
+
+
+def test_names_in_messages_are_on_one_line(tmp_path):
+    write_hdf5(tmp_path / "odd.h5", **{"pa\nrs": THETA, "da\x1bta": X})
+    with pytest.raises(DataError) as told:
+        read(tmp_path / "odd.h5")
+    assert "found: da?ta pa?rs." in str(told.value)
+
+
+def test_a_table_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("prudent.datasets._formats.MAX_TEXT", 100)
+    (tmp_path / "long.csv").write_text("theta,x\n" + "1,2\n" * 50)
+    with pytest.raises(DataError, match="has more than 100 bytes of text; save it as .npz or .h5"):
+        read(tmp_path / "long.csv")

@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal
 
 import prudent
 from prudent.diagnostics import expected_coverage, judge
-from prudent.diagnostics.verdict import MOST_MISSED, TRUSTED, Curve
+from prudent.diagnostics.verdict import MOST_MISSED, TRUSTED, Curve, in_words
 
 # Enough to call the right posterior calibrated; the wrong ones need fewer.
 NUM_PAIRS, NUM_WRONG = 2000, 600
@@ -330,3 +330,13 @@ def test_less_than_the_prior_is_said_before_caution():
     words = "it says less than the prior (log posterior -9.20, prior -2.10)"
     assert found.evidence.startswith(words)
     assert verdict_of(2000, 0.5, metrics=PRIOR).kind == "conservative"
+
+
+def test_a_level_is_written_with_all_its_digits():
+    told = [in_words(level, 0.98, 0.01) for level in (0.9, 0.99, 0.999, 0.9995)]
+    assert [text.partition(" regions")[0] for text in told] == [
+        "90 %",
+        "99 %",
+        "99.9 %",
+        "99.95 %",
+    ]

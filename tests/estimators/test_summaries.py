@@ -1,6 +1,7 @@
 """What a posterior says of itself, against posteriors that are known exactly."""
 
 import math
+import subprocess
 import sys
 import types
 import warnings
@@ -11,6 +12,7 @@ import torch
 from torch.distributions import Independent, Normal, Uniform
 
 import prudent
+from prudent import _arrays
 from prudent.errors import DataError, InputError
 from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator, summaries
 from prudent.estimators.importance import SamplingReport
@@ -301,3 +303,49 @@ def test_the_prior_of_one_parameter():
     assert marginal_density(mixed, 1, points) == pytest.approx(normal, rel=1e-5)
     assert marginal_density(mixed, 0, points) == pytest.approx(np.full(41, 0.25), rel=1e-5)
     assert marginal_density(full, 0, points) == pytest.approx(normal, rel=0.08)
+
+
+@pytest.mark.parametrize("method", ["npe", "nre"])
+def test_many_draws_come_in_pieces(method, monkeypatch):
+    """They follow the same posterior, with a report of all of them, and repeat by their seed."""
+    theta, x = PROBLEM.draw(64, 0)
+    options = {"epochs": 1, "hidden": [8], "progress": False}
+    posterior = prudent.fit(theta, x, PROBLEM.prior, method=method, **options)(x[:1])
+    whole = posterior.sample(6000, seed=0)
+    for module in (_arrays, summaries):
+        monkeypatch.setattr(module, "MOST_AT_ONCE", 1024)
+    asked, own = [], type(posterior)._draw
+
+    def draw(self, shape, **how):
+        asked.append(shape)
+        return own(self, shape, **how)
+
+    monkeypatch.setattr(type(posterior), "_draw", draw)
+    found = posterior.sample((3, 2000), seed=0)
+    assert asked == [(1024,)] * 5 + [(880,)]
+    assert found.shape == (3, 2000, 1, 2)
+    flat = found.reshape(6000, 1, 2)
+    assert torch.equal(posterior.sample(6000, seed=0), flat)
+    assert posterior.sampling is None or posterior.sampling.num_samples == 6000
+    error = whole.std(dim=0) * (2 / 6000) ** 0.5
+    assert bool(((flat.mean(dim=0) - whole.mean(dim=0)).abs() < 5 * error).all())
+    assert torch.allclose(flat.std(dim=0), whole.std(dim=0), rtol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_million_draws_take_little_more_than_their_own_memory():
+    code = (
+        "import resource, prudent\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "problem = prudent.problems.get('gaussian')\n"
+        "theta, x = problem.draw(200, 0)\n"
+        "fit = dict(method='npe', epochs=1, progress=False)\n"
+        "posterior = prudent.fit(theta, x, problem.prior, **fit)(x[:1])\n"
+        "posterior.sample(100, seed=0)\n"
+        "before = peak()\n"
+        "found = posterior.sample(1_000_000, seed=0)\n"
+        "print(peak() - before - found.numel() * 4 / 1024)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 100 * 1024

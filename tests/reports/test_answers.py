@@ -1,7 +1,10 @@
 """From files of simulations to the posterior of an observation, all from the shell."""
 
 import csv
+import html
 import json
+import re
+import shlex
 import shutil
 from dataclasses import replace
 
@@ -302,3 +305,41 @@ def test_names_of_a_problem_reach_its_runs(tmp_path):
     ok(tmp_path, "train", "mg1", *arguments, "-o", "run")
     expected = list(problems.get("mg1").parameter_names)
     assert prudent.load(tmp_path / "run").info["parameter_names"] == expected
+
+
+def test_no_name_is_a_formula(place):
+    """In the header of a table that a spreadsheet may open."""
+    names = 'names = ["=1+1", "@SUM(A1)"]'
+    (place / "odd.toml").write_text(PRIOR.replace('names = ["mass", "spin"]', names))
+    ok(place, "train", "--data", "sims.npz", "--prior", "odd.toml", *TINY, "-o", "odd")
+    ok(place, "sample", "odd", "--observation", "x.npy", "-n", "5", "-o", "odd.csv")
+    assert (place / "odd.csv").read_text().startswith("'=1+1,'@SUM(A1),log_prob\n")
+
+
+def test_names_of_arrays_are_remembered(place):
+    for name, seed in (("sims", 0), ("test", 1)):
+        arrays = simulated(500, seed)
+        given = {"in": arrays["theta"], "out": arrays["x"], "more": arrays["x"][:, 0]}
+        np.savez(place / f"{name}_named.npz", **given)
+    np.savez(place / "x_named.npz", out=X, more=X)
+    named = ["--theta", "in", "--x", "out"]
+    own = ["train", "--data", "sims_named.npz", "--prior", "prior.toml", *named]
+    ok(place, *own, *TINY, "-o", "named")
+    assert "500 test pairs" in ok(place, "diagnose", "named", "--data", "test_named.npz")
+    ok(place, "sample", "named", "--observation", "x_named.npz", "-n", "5", "-o", "named.npz")
+    np.testing.assert_allclose(draws(place, "named.npz")["x"], X, rtol=1e-6)
+    # A file with the usual names, or one array alone, is read as before.
+    assert "300 test pairs" in ok(place, "diagnose", "named", "--data", "test.npz")
+    ok(place, "sample", "named", "--observation", "x.npy", "-n", "5", "-o", "named.npz")
+
+
+def test_the_command_that_repeats_a_run_on_files_does(place):
+    named = ["train", "--data", "sims_named.npz", "--prior", "prior.toml"]
+    ok(place, "report", "named", "-o", "named.html")
+    page = html.unescape((place / "named.html").read_text())
+    (line,) = re.findall(r"prudent (train .*-o again)", page)
+    assert line.startswith(" ".join([*named, "--theta in --x out --config named/config.json"]))
+    ok(place, *shlex.split(line), "-q")
+    for file in ("config.json", "model.safetensors"):
+        assert (place / "named" / file).read_bytes() == (place / "again" / file).read_bytes()
+    assert "importing" not in command(*shlex.split(line), cwd=place).stderr

@@ -1,10 +1,12 @@
 """The report: equal to the store, self-contained, deterministic, escaped, and small."""
 
+import cProfile
 import dataclasses
 import hashlib
 import html
 import json
 import math
+import pstats
 import re
 import shutil
 import sys
@@ -722,3 +724,27 @@ def test_a_run_is_judged_by_its_curve(store, shift, kind):
     assert verdict.kind == kind
     assert f"90 % regions contain the truth {90 + 100 * shift:.0f} ±" in verdict.evidence
     assert "(2,000 test pairs, on average over all observations)" in str(verdict)
+
+
+def test_work_grows_with_the_number_of_runs_and_no_faster(tmp_path):
+    """Calls of functions, which do not depend on the machine."""
+    calls = []
+    for number in (40, 40, 80, 160):  # the first imports what figures need
+        results = synthetic_results(("slcp",), ("nre",), (1024,), range(number))
+        with cProfile.Profile() as profile:
+            page_of(results, tmp_path)
+        calls.append(pstats.Stats(profile).total_calls)
+    assert calls[3] - calls[2] < 2.5 * (calls[2] - calls[1])
+    assert calls[3] < 160 * 20_000
+
+
+def test_settings_are_those_that_a_reader_can_use(tmp_path):
+    plain = synthetic_results(("slcp",), ("npe",), (1024,), (0,))
+    runs = plain.runs.assign(data="1f" * 32, prior='{"names": ["a"], "prior": {}}')
+    page = page_of(dataclasses.replace(plain, runs=runs), tmp_path)
+    settings = page.partition("Settings of all runs")[2].partition("</dl>")[0]
+    assert "learning_rate" in settings
+    for name in ("1f1f", "&#34;names&#34;", "num_samples", "indicator"):
+        assert name not in settings
+    with_penalty = page_of(synthetic_results(("slcp",), ("calnpe",), (1024,), (0,)), tmp_path)
+    assert "num_samples" in with_penalty.partition("Settings of all runs")[2]

@@ -166,3 +166,13 @@ def test_a_new_term_reports_figures():
         assert (row["batch"], row["validation_rows"]) == (16, 16)
         assert row["squeeze"] > 0
         assert not {"rows", "validation_batch"} & set(row)
+
+
+def test_terms_of_one_kind_are_all_kept():
+    prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    terms = [CoveragePenalty(prior, target=target) for target in ("conservative", "calibrated")]
+    found = weighted_sum((1, nll), (5, terms[0]), (3, terms[1]))
+    assert str(found) == "1 nll + 5 coverage + 3 coverage_2"
+    assert found.objectives == {"nll": nll, "coverage": terms[0], "coverage_2": terms[1]}
+    both = weighted_sum((1.0, lambda *_: torch.tensor(1.0)), (2.0, lambda *_: torch.tensor(10.0)))
+    assert float(both(Table(torch.zeros(6, 6)), THETA)) == 21.0
