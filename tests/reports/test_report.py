@@ -622,7 +622,7 @@ def test_the_command_draws_the_run_that_is_named(store, tmp_path, monkeypatch):
             "`--run` zz is 0 finished runs; expected one, such as ",
         ),
         (["STORE", "--figures", "f", "--run", ""], "`--run`  is 2 finished runs"),
-        (["STORE", "-o", "/proc/nowhere/page.html"], "cannot make /proc/nowhere"),
+        (["STORE", "-o", "/proc/nowhere/page.html"], "cannot write below /proc"),
     ],
 )
 def test_mistakes_are_one_sentence(store, tmp_path, monkeypatch, arguments, message):
