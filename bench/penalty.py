@@ -27,9 +27,9 @@ import prudent
 from prudent.datasets.simulate import draw_pairs
 from prudent.estimators import KINDS
 from prudent.estimators.networks import MLP
+from prudent.fitting import untrained
 from prudent.training import Options, methods
 from prudent.training.checkpoint import TrainingState
-from prudent.training.fitting import _untrained
 from prudent.training.loop import _step, train
 from prudent.training.objectives import WeightedSum, make_term
 
@@ -71,7 +71,7 @@ def ours(method, num_samples=16, target="conservative", **options):
     settings = chosen.resolve(
         Options(num_samples=num_samples, target=target, epochs=WARM_EPOCHS, **options)
     )
-    estimator = _untrained(chosen.family, problem.prior, pairs, {}, 0)
+    estimator = untrained(chosen.family, problem.prior, pairs, {}, 0)
     plain = WeightedSum((1.0, make_term(chosen.loss, chosen.family, problem.prior, settings)))
     train(estimator, plain, *pairs.split(0.2, 0), options=settings, seed=0, progress=False)
     objective = chosen.objective(problem.prior, settings)

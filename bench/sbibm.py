@@ -86,7 +86,7 @@ def trained(method, name, budget, seed):
 def variant(name, estimator):
     """The recommended estimator without its temperature, or its first flow; others as they are."""
     if name == "pool":
-        return Ensemble(list(estimator), estimator.pool)
+        return Ensemble(list(estimator))
     return next(iter(estimator)) if name == "flow" else estimator
 
 

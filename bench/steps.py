@@ -17,7 +17,7 @@ import torch
 import prudent
 from prudent._files import to_json, write_atomic
 from prudent.experiments.cost import TABLE
-from prudent.training.fitting import networks_of
+from prudent.fitting import networks_of
 
 FAMILIES = {"nre": ("nre", "bnre", "calnre"), "npe": ("npe", "bnpe", "calnpe")}
 # Steps and epochs; those with large embeddings take seconds a step.

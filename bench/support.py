@@ -40,7 +40,7 @@ def measured(name, seed, kind):
     with torch.no_grad():
         posterior = estimator(x)
         log_posterior = posterior.log_prob(theta).double()
-        inside = posterior.log_mass.double().exp() if estimator.leaks else torch.ones(())
+        inside = posterior.density.log_norm.double().exp() if estimator.leaks else torch.ones(())
     diagnosis = prudent.diagnose(estimator, theta, x, method="samples", seed=seed, progress=False)
     if not math.isfinite(float(log_posterior.mean())):
         raise SystemExit(f"{name}, {seed}, {kind}: the log posterior is not finite.")

@@ -46,7 +46,6 @@ TRAININGS = {
     "leaking": {"method": "npe", **SMALL, "epochs": 2, "networks": "paper"},
     "recommended": {**SMALL, "epochs": 6},
     "pool of seeds": {"method": "npe", **SMALL, "epochs": 3, "members": 3},
-    "pool of logs": {"method": "npe", **SMALL, "epochs": 3, "members": 2, "pool": "log"},
     "leaking pool": {
         "method": "npe", **SMALL, "epochs": 2, "members": 2, "networks": "paper",
     },

@@ -6,12 +6,13 @@ import tomllib
 import pytest
 
 from command import prudent
+from prudent import fit
 from prudent._settings import Setting, check, documented, setting, settings_of, to_dict
 from prudent.errors import InputError
 from prudent.experiments.config import KEYS, RunConfig
 from prudent.experiments.launch import LaunchOptions
 from prudent.experiments.sweep import read_sweep
-from prudent.training import Options, fit, methods
+from prudent.training import Options, methods
 
 BASE = {"problem": "gaussian", "method": "calnre", "budget": 64}
 WRONG = ["some text", -1.5, 0, 1.5, 7, -3, True, [1]]

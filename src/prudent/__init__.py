@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from prudent import training as training
     from prudent.adapters.recognition import adapt as adapt
     from prudent.diagnostics.diagnosis import diagnose as diagnose
+    from prudent.fitting import fit as fit
     from prudent.loading import load as load
     from prudent.recalibration.temperature import recalibrate as recalibrate
-    from prudent.training.fitting import fit as fit
     from prudent.version import __version__ as __version__
 
 __getattr__, __dir__, __all__ = attach(__name__)

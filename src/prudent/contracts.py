@@ -4,10 +4,10 @@ A posterior is a batch: conditioning on ``N`` observations gives one object that
 distributions over ``D`` parameters. Shapes follow ``torch.distributions``: samples first, then the
 batch, then the event.
 
-Every posterior has ``log_prob`` and ``sample``. What else it can do, it shows by its methods:
-``isinstance(posterior, Rows)`` asks for an optional ability, ``collections.abc.Sized`` whether it
-knows its number of observations. The method must be a real attribute; Python 3.12 does not see one
-that ``__getattr__`` makes up.
+Every posterior has ``log_prob`` and ``sample``. What else those of other libraries can do, they
+show by their methods: ``isinstance(posterior, Rows)`` asks for an optional ability. The method
+must be a real attribute; Python 3.12 does not see one that ``__getattr__`` makes up. What ours can
+do stands in their facts (:class:`prudent.posteriors.density.Facts`).
 """
 
 from collections.abc import Callable, Mapping
@@ -81,41 +81,6 @@ class Reparametrized(Protocol):
 
     def rsample(self, sample_shape: Shape = ()) -> Tensor:
         """Draw ``theta`` ``(*sample_shape, N, D)`` with a gradient."""
-
-
-@runtime_checkable
-class FromNoise(Protocol):
-    """A posterior that takes its noise from the caller, who may choose it evenly."""
-
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Standard normal noise (L, N, D) as draws of a proposal close to the posterior.
-
-        Returns:
-            The draws (L, N, D), their log-density under the posterior, and under the proposal,
-            (L, N) each. The last two are the same where the posterior itself draws.
-        """
-
-
-@runtime_checkable
-class Normalizable(Protocol):
-    """A posterior whose normalization takes many evaluations, and can be left to the caller.
-
-    Attributes:
-        normalization: What its densities are divided by: ``"none"``; ``"cut"``, the mass inside
-            the prior's support of a density on the whole space; or ``"pool"``, some integral.
-    """
-
-    normalization: str
-
-    def unnormalized(self) -> Self:
-        """The same posteriors with log-densities up to a constant per observation."""
-
-
-@runtime_checkable
-class SlowDensity(Protocol):
-    """A posterior whose density takes so long that a diagnosis should do with its draws."""
-
-    slow_density: bool
 
 
 @runtime_checkable

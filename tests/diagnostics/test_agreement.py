@@ -203,7 +203,7 @@ def test_own_estimators_agree():
     options = {"epochs": 2, "progress": False}
     flow = prudent.fit(*data, problem.prior, method="npe", **options)
     paper = prudent.fit(*data, problem.prior, method="npe", networks="paper", **options)
-    wide = prudent.estimators.ensemble.tempered(flow, 1.5)
+    wide = flow.tempered(1.5)
     pairs = Pairs(*pairs)
     for estimator in (flow, paper, wide, prudent.recalibration.conformalize(flow, *new)):
         result = prudent.diagnose(estimator, pairs.theta, pairs.x, progress=False)

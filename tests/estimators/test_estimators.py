@@ -280,11 +280,11 @@ def test_a_flow_tells_the_density_of_its_draws(hidden):
     _, log_prob, log_proposal = posterior.from_noise(noise)
     torch.testing.assert_close(log_proposal, log_prob)
     draws, log_prob, log_proposal = posterior.from_noise(noise, spread=1.5)
-    flow = posterior._flow()
+    flow = posterior.density.flow()
     wide = Normal(0.0, 1.5).log_prob(1.5 * noise).sum(-1) - flow.base.log_prob(1.5 * noise)
     torch.testing.assert_close(log_proposal - log_prob, wide, **close)
     with torch.no_grad():
-        both = posterior.log_prob_and_wide(draws, 1.5)
+        both = posterior.density.widened(draws, 1.5)
     torch.testing.assert_close(torch.stack(both), torch.stack((log_prob, log_proposal)), **close)
 
 
@@ -320,12 +320,12 @@ def test_splines_from_noise_equal_those_of_zuko(dim, broken, networks, monkeypat
     noise = 2 * torch.randn(200, 6, dim)
     draws, log_prob, _ = posterior.from_noise(noise)
     with torch.no_grad():
-        flow = posterior._flow()
+        flow = posterior.density.flow()
         inputs, log_volume = flow.transform.inv.call_and_ladj(noise)
         density = flow.base.log_prob(noise) - log_volume - estimator.theta_scale.log_scale()
         if networks == "standard":
             left = estimator.regression
-            inputs = left.inverse(inputs, posterior.features)
+            inputs = left.inverse(inputs, posterior.density.features)
             density -= left.log_scale()
         expected = estimator.theta_scale.inverse(inputs)
     torch.testing.assert_close(draws, expected, atol=2e-3, rtol=1e-3)

@@ -246,9 +246,7 @@ def test_another_prior_than_that_of_the_file(saved, tmp_path):
         prudent.load(path, prior=box([0.0], [1.0]))
 
 
-@pytest.mark.parametrize(
-    "name", ["linear", "bounded", "bins", "history", "pool", "temperature", "floor"]
-)
+@pytest.mark.parametrize("name", ["linear", "bounded", "bins", "history", "temperature", "floor"])
 def test_what_a_file_does_not_say_is_not_made_up(name, tmp_path):
     path = tmp_path / "model.safetensors"
     Ensemble([FlowEstimator(x_shape=(3,), **SMALL)]).save(path)

@@ -12,12 +12,9 @@ from prudent._randomness import seeded
 from prudent.errors import InputError
 from prudent.estimators import Ensemble, FlowEstimator, RatioEstimator
 from prudent.estimators._regression import Regression
-from prudent.estimators.ensemble import log_pool, tempered
 from prudent.priors.density import log_density
 from prudent.priors.families import Product
 from prudent.priors.support import Support
-
-POOLS = ("mixture", "log")
 
 
 def box(dim):
@@ -46,12 +43,11 @@ def observations(number=3):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("floor", [0.0, 0.1])
-@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.8])
 @pytest.mark.parametrize("dim", [1, 2])
-def test_densities_integrate_to_one(pool, temperature, dim, floor):
-    posterior = Ensemble(members(dim), pool, None, temperature, floor)(observations())
-    number = 4001 if dim == 1 else 201
+def test_densities_integrate_to_one(temperature, dim, floor):
+    posterior = Ensemble(members(dim), None, temperature, floor)(observations())
+    number = 4001 if dim == 1 else 301
     ends = torch.linspace(-2, 3, number)
     axis = (ends[1:] + ends[:-1]) / 2
     cells = torch.cartesian_prod(*[axis] * dim).reshape(-1, 1, dim).expand(-1, 3, -1)
@@ -62,7 +58,7 @@ def test_densities_integrate_to_one(pool, temperature, dim, floor):
         gap = posterior.log_prob(point) - posterior.unnormalized().log_prob(point)
     mass = raw * gap[0].exp()
     torch.testing.assert_close(mass, torch.ones(3), atol=0.01, rtol=0)
-    if pool == "log" or temperature != 1:  # what has to be divided by is far from one
+    if temperature != 1:  # what has to be divided by is far from one
         assert (raw - 1).abs().max() > 0.03
 
 
@@ -77,34 +73,31 @@ def alphas(posterior, theta):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
 @pytest.mark.parametrize("dim", [1, 2, 5, 10])
-def test_draws_match_the_density(pool, temperature, dim):
+def test_draws_match_the_density(temperature, dim):
     """Alphas of draws are uniform."""
     with seeded(dim, "draws"):
-        posterior = Ensemble(members(dim), pool, None, temperature)(observations(2))
+        posterior = Ensemble(members(dim), None, temperature)(observations(2))
         assert kstest(alphas(posterior, posterior.sample((400,))).numpy(), "uniform").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("wrong", [("mixture", 1.0), ("log", 2.0)])
+@pytest.mark.parametrize("wrong", [0.5, 2.0])
 def test_other_draws_would_be_seen(wrong):
-    pool, temperature = wrong
     with seeded(0, "draws"):
         apart = members(2, disagreement=0.25)
-        posterior = Ensemble(apart, "log")(observations(2))
-        other = Ensemble(apart, pool, None, temperature)(observations(2)).sample((1000,))
+        other = Ensemble(apart, None, wrong)(observations(2)).sample((1000,))
+        posterior = Ensemble(apart)(observations(2))
         assert kstest(alphas(posterior, other).numpy(), "uniform").pvalue < 1e-3
 
 
 @pytest.mark.parametrize("kind", [FlowEstimator, RatioEstimator])
-@pytest.mark.parametrize("pool", POOLS)
-def test_by_hand(kind, pool):
+def test_by_hand(kind):
     parts, theta = members(2, kind=kind), box(2).sample((4, 3))
-    posterior = Ensemble(parts, pool, None, 1.6)(observations())
+    posterior = Ensemble(parts, None, 1.6)(observations())
     with torch.no_grad():
         each = torch.stack([part(observations()).log_ratio(theta) for part in parts])
-        expected = (each.mean(0) if pool == "log" else each.exp().mean(0).log()) / 1.6
+        expected = each.exp().mean(0).log() / 1.6
         found = posterior.log_ratio(theta)
     gap = found - expected
     if kind is FlowEstimator:  # up to the normalization
@@ -112,14 +105,9 @@ def test_by_hand(kind, pool):
     torch.testing.assert_close(gap, torch.zeros_like(gap), atol=1e-4, rtol=0)
 
 
-def test_the_log_pool_is_nowhere_above_the_mixture():
-    values = torch.randn(5, 1000)
-    assert bool((log_pool(values, "log") <= log_pool(values, "mixture")).all())
-
-
 @pytest.mark.slow
 def test_a_density_does_not_depend_on_the_batch():
-    ensemble, theta = Ensemble(members(2), "log", None, 1.3), box(2).sample((4,))
+    ensemble, theta = Ensemble(members(2), None, 1.3), box(2).sample((4,))
     x = observations(4)
     with torch.no_grad():
         alone = torch.cat([ensemble(x[i : i + 1]).log_prob(theta[i : i + 1]) for i in range(4)])
@@ -127,7 +115,7 @@ def test_a_density_does_not_depend_on_the_batch():
 
 
 def test_hot_posteriors_end_as_the_prior_and_not_at_its_edges():
-    posterior = tempered(members(2)[0], 1e6)(observations())
+    posterior = members(2)[0].tempered(1e6)(observations())
     theta = box(2).sample((50, 3))
     with torch.no_grad():
         expected = log_density(box(2), theta)
@@ -135,30 +123,35 @@ def test_hot_posteriors_end_as_the_prior_and_not_at_its_edges():
 
 
 def test_rejection_tells_what_it_kept():
-    posterior = Ensemble(members(2), "log")(observations())
+    posterior = Ensemble(members(2), temperature=1.5)(observations())
     assert posterior.sample(100, seed=0).shape == (100, 3, 2)
     assert posterior.sampling.method == "rejection"
     assert 0 < posterior.sampling.acceptance < 1
-    cold = tempered(members(2)[0], 0.5)(observations())
+    cold = members(2)[0].tempered(0.5)(observations())
     assert cold.sample((10, 2), seed=4).shape == (10, 2, 3, 2)
     assert bool((cold.sampling.effective_sample_size > 1).all())
 
 
 @pytest.mark.slow
-def test_temperatures_multiply_and_travel(tmp_path):
-    hot = tempered(tempered(Ensemble(members(2), "log"), 1.5), 2.0)
-    assert hot.temperature == pytest.approx(3.0)
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("kind", [FlowEstimator, RatioEstimator])
+def test_temperatures_multiply_and_travel(kind, single, tmp_path):
+    parts = members(2, kind=kind)
+    cold = parts[0] if single else Ensemble(parts)
+    hot = cold.tempered(1.5).tempered(2.0)
+    assert type(hot) is type(cold)
+    assert (cold.temperature, hot.temperature) == (1.0, pytest.approx(3.0))
     hot.save(tmp_path / "model")
     again = prudent.load(tmp_path / "model")
-    assert (again.temperature, again.pool) == (hot.temperature, "log")
+    assert (type(again), again.temperature) == (type(hot), hot.temperature)
     theta = box(2).sample((3,))
     with torch.no_grad():
         x = observations()
         assert torch.equal(again(x).log_prob(theta), hot(x).log_prob(theta))
     with pytest.raises(InputError, match="temperature"):
-        tempered(hot, 0.0)
-    with pytest.raises(InputError, match="pool"):
-        Ensemble(members(2), "average")
+        hot.tempered(0.0)
+    with pytest.raises(InputError, match="expected members at temperature one"):
+        Ensemble([parts[1], parts[0].tempered(2.0)])
 
 
 PRIORS = {
@@ -257,7 +250,7 @@ def test_a_floor_is_the_prior_as_one_more_member():
 @pytest.mark.parametrize("floor", [0.0, 0.05])
 def test_draws_are_those_of_the_density_with_a_floor(temperature, floor):
     """The mean of one over the density is the volume, if draws and density agree."""
-    posterior = Ensemble(members(2), "mixture", None, temperature, floor)(observations())
+    posterior = Ensemble(members(2), None, temperature, floor)(observations())
     with seeded(0, "floor"):
         draws = posterior.sample((20_000,))
     # Between bounds: far out the mean of a density without a floor has no variance.
@@ -282,7 +275,7 @@ def test_one_flow_as_an_ensemble_is_diagnosed():
 
 @pytest.mark.slow
 def test_a_floor_is_saved(tmp_path):
-    posterior = Ensemble(members(2), "mixture", None, 1.3, 0.02)
+    posterior = Ensemble(members(2), None, 1.3, 0.02)
     posterior.save(tmp_path / "model.safetensors")
     loaded = prudent.load(tmp_path / "model.safetensors")
     assert (loaded.temperature, loaded.floor) == (1.3, 0.02)

@@ -20,7 +20,7 @@ from prudent.estimators.summaries import NUM_DRAWS, Summaries, check_names
 from prudent.priors.checks import marginal_density
 from prudent.priors.families import Product
 from prudent.problems.gaussian import exact_posterior
-from prudent.recalibration import Powered, conformalize
+from prudent.recalibration import conformalize
 
 PROBLEM = prudent.problems.get("gaussian")
 X = torch.tensor([[0.5, -1.0], [2.0, 0.3], [0.0, 0.0]])
@@ -198,13 +198,18 @@ def ratio(seed=0):
     return RatioEstimator(PROBLEM.prior, 2, (2,), hidden=(8,)).eval()
 
 
+def adapted():
+    return prudent.adapt(prior=PROBLEM.prior, log_prob=lambda t, x: exact_posterior(x).log_prob(t))
+
+
 KINDS = {
     "flow": flow,
     "ratio": ratio,
     "flows": lambda: Ensemble([flow(0), flow(1)]),
-    "warm flows": lambda: Ensemble([flow(0), flow(1)], "log", temperature=1.5),
+    "warm flows": lambda: Ensemble([flow(0), flow(1)], temperature=1.5),
     "ratios": lambda: Ensemble([ratio(0), ratio(1)]),
-    "powered": lambda: Powered(flow(), 1.3),
+    "warm flow": lambda: flow().tempered(1.3),
+    "adapted": lambda: adapted().tempered(1.3),
     "conformal": lambda: conformalize(flow(), *PROBLEM.draw(99, 1)),
 }
 
@@ -233,7 +238,7 @@ def test_every_posterior_of_ours_has_them_all(name, monkeypatch):
     assert posterior.rows(slice(1, 2)).records()[0]["parameter"] == "theta_1"
 
 
-@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"ratio", "ratios", "powered"}))
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"ratio", "ratios", "adapted"}))
 def test_ways_to_draw_are_for_ratios(name):
     with pytest.raises(InputError, match="only ratios can be drawn from in several ways"):
         KINDS[name]()(X[:1]).sample(3, method="mcmc")

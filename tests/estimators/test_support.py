@@ -147,9 +147,9 @@ def test_the_loss_is_that_of_the_flow_itself():
     estimator = exact("box")
     theta, x = pairs("box", 50, 2)
     cut = estimator(x).log_prob(theta)
-    assert estimator(x).normalization == "cut"
+    assert estimator(x).facts.divided == "cut"
     whole = estimator.train()(x)
-    assert whole.normalization == "none"
+    assert whole.facts.divided == "none"
     torch.testing.assert_close(
         whole.log_prob(theta), estimator.eval()(x).unnormalized().log_prob(theta)
     )

@@ -246,10 +246,9 @@ class TestCost:
             ("nre", ()): 1,
             ("prudent", ()): 5,
             ("prudent", (("preset", "fast"),)): 1,
-            ("prudent", (("repetitions", 3),)): 15,
-            ("prudent", (("members", 1), ("repetitions", 3))): 1,
-            ("npe", (("members", 2), ("repetitions", 3))): 2,
-            ("npe", (("members", 2), ("repetitions", 3), ("ensemble", "folds"))): 6,
+            ("prudent", (("members", 15),)): 15,
+            ("npe", (("members", 2),)): 2,
+            ("npe", (("members", 6), ("ensemble", "folds"))): 6,
         }
         configs = {
             RunConfig("slcp", method, 1024, training=Options.of(**dict(options))): number

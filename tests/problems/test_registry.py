@@ -120,7 +120,7 @@ def test_the_prior_predictive_of_the_gaussian():
 @pytest.mark.parametrize("family", ["nre", "npe"])
 def test_every_problem_trains_with_its_networks(problem, family):
     """One epoch on a few simulations, twice: finite, of the right shape, the same bits."""
-    from prudent.training import fit
+    from prudent import fit
 
     theta, x = problem.draw(40, seed=0)
     networks = problem.networks.get(family, {})

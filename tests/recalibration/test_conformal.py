@@ -11,8 +11,7 @@ import prudent
 from prudent.diagnostics import diagnose
 from prudent.errors import InputError
 from prudent.estimators import FlowEstimator
-from prudent.estimators.ensemble import tempered
-from prudent.recalibration import Powered, conformalize
+from prudent.recalibration import conformalize
 from prudent.recalibration.conformal import Levels, alphas_of
 
 PROBLEM = prudent.problems.get("gaussian")
@@ -90,17 +89,15 @@ def test_few_pairs_say_what_they_promise():
     assert float(result.coverage.curve[-1]) == 1.0  # everything, and said so
 
 
-@pytest.mark.parametrize("wrap", ["conformal", "powered", "tempered", "alike"])
+@pytest.mark.parametrize("wrap", ["conformal", "tempered", "alike"])
 def test_a_verdict_stays_with_what_it_judged(wrap):
     inner = FlowEstimator(PROBLEM.prior, 2, (2,), hidden=(8,)).eval()
     diagnose(inner, *PROBLEM.draw(200, 1), progress=False)
     before = inner.info["verdict"]
     if wrap == "conformal":
         other = conformalize(inner, *PROBLEM.draw(200, 2))
-    elif wrap == "powered":
-        other = Powered(inner, 2.0)
     else:
-        other = copy.copy(inner) if wrap == "alike" else tempered(inner, 2.0)
+        other = copy.copy(inner) if wrap == "alike" else inner.tempered(2.0)
     if wrap != "alike":
         assert "verdict" not in other.info
         assert other(PROBLEM.draw(1, 3)[1]).verdict.startswith("not measured")
@@ -121,13 +118,16 @@ def test_both_verdicts_are_saved(tmp_path):
         conformal.info["verdict"] = "that of the regions"
 
 
-@pytest.mark.parametrize("foreign", ["adapted", "powered"])
-def test_what_cannot_be_saved_says_so(foreign, tmp_path):
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_cannot_be_saved_says_so(warm, tmp_path):
     def flat(theta, x):
         return torch.zeros(theta.shape[:-1])
 
     model = prudent.adapt(log_prob=flat, sample=draws_of_prior, prior=PROBLEM.prior)
-    model = Powered(model, 1.5) if foreign == "powered" else model
+    model = model.tempered(1.5) if warm else model
+    with pytest.raises(InputError, match="saved by its own means") as caught:
+        model.save(tmp_path / "model")
+    assert ("`.tempered(1.5)`" in str(caught.value)) == warm
     with pytest.raises(InputError, match=r"saved with an estimator of prudent\.fit, not with <"):
         conformalize(model, *PROBLEM.draw(20, 2)).save(tmp_path / "model")
     assert not (tmp_path / "model").exists()

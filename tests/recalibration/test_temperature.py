@@ -12,11 +12,10 @@ from prudent.datasets import Pairs
 from prudent.diagnostics import diagnose, measure
 from prudent.diagnostics._points import Samples
 from prudent.errors import InputError
-from prudent.estimators.ensemble import tempered
 from prudent.priors.density import log_density
 from prudent.problems.gaussian import NOISE, exact_posterior
-from prudent.recalibration import Powered, conformalize, recalibrate, temperature
-from prudent.recalibration.temperature import COSTLY, fit_temperature, is_safe
+from prudent.recalibration import conformalize, recalibrate, temperature
+from prudent.recalibration.temperature import COSTLY, fit_temperature, is_safe, tempered
 
 PROBLEM = prudent.problems.get("gaussian")
 CALIBRATION, NEW = PROBLEM.draw(1000, 1), PROBLEM.draw(2500, 2)
@@ -63,7 +62,7 @@ def test_conservative_posteriors_are_safe_on_new_pairs(widen):
     """Of a foreign density: over-confident ones are widened, and none is left short."""
     estimator = gaussian(widen=widen)
     mended = recalibrate(estimator, *FEW)
-    assert isinstance(mended, Powered)
+    assert isinstance(mended, prudent.adapters.Adapted)
     assert not mended.normalized
     result = diagnose(mended, *(values[:300] for values in NEW), progress=False)
     assert result.auc > 0
@@ -90,7 +89,7 @@ def test_the_temperature_is_that_of_the_closed_form():
 def test_one_density_is_wider_and_inside_the_prior():
     prior = box(2)
     inner = density(lambda theta, x: exact_posterior(x).log_prob(theta), prior)
-    hot = Powered(inner, 3.0)(NEW[1][:4])
+    hot = tempered(inner, 3.0)(NEW[1][:4])
     theta = 4.5 * torch.randn(200, 4, 2)
     known = log_density(prior, theta)
     expected = known + (exact_posterior(NEW[1][:4]).log_prob(theta) - known) / 3
@@ -225,28 +224,6 @@ def test_the_recommended_estimator_is_one_word():
     assert paper.hidden == (64, 64)
 
 
-@pytest.mark.slow
-def test_repetitions_pool_the_members_that_did_not_see_a_pair(tmp_path):
-    theta, x = PROBLEM.draw(200, 0)
-    options = {"members": 3, "repetitions": 2, "epochs": 3, "progress": False, "hidden": [16]}
-    estimator = prudent.fit(theta, x, PROBLEM.prior, **options)
-    assert len(estimator) == 6
-    assert estimator.fold.shape == (2, 200)
-    assert set(estimator.fold[0].tolist()) == {0, 1, 2}
-    assert set(estimator.fold[1].tolist()) == {3, 4, 5}
-    # By hand for one pair: the mixture of its two members, at the temperature.
-    chosen = [list(estimator)[k] for k in estimator.fold[:, 7].tolist()]
-    pool = prudent.estimators.Ensemble(chosen, "mixture", None, estimator.temperature)
-    with torch.no_grad():
-        expected = float(pool(x[7:8]).log_prob(theta[7:8]))
-    stored = estimator.out_of_fold.measurement.log_posterior[7]
-    assert float(stored) == pytest.approx(expected, abs=0.1)
-    estimator.save(tmp_path / "model")
-    again = prudent.load(tmp_path / "model").out_of_fold
-    assert again.metrics() == estimator.out_of_fold.metrics()
-    assert str(again) == str(estimator.out_of_fold)
-
-
 def test_out_of_fold_means_out_of_fold():
     """The density of each pair is that of the member that did not train on it, and of no other."""
     prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
@@ -255,7 +232,7 @@ def test_out_of_fold_means_out_of_fold():
     estimator = prudent.fit(theta, x, prior, progress=False, **options)
     with torch.no_grad():
         each = torch.stack([member(x).log_prob(theta) for member in estimator])
-    own = each.gather(0, estimator.fold[:1])[0]
+    own = each.gather(0, estimator.fold[None])[0]
     found = estimator.out_of_fold.measurement.log_posterior
     torch.testing.assert_close(found, own, atol=1e-5, rtol=0)
     assert not torch.allclose(found, each[0], atol=1e-3)

@@ -467,7 +467,7 @@ def test_overhead_draws_runs_that_cannot_stop_early(patience):
 
 
 def test_overhead_is_per_network():
-    folds = {"members": 2, "ensemble": "folds", "repetitions": 3}
+    folds = {"members": 6, "ensemble": "folds"}
     variants = [{"num_samples": number, **folds} for number in DRAWS]
     results = stores.synthetic_results(("slcp",), ("calnpe",), (1024,), (0, 1), training=variants)
     figure, runs = draw("overhead", results), results.runs

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import prudent
+from prudent import fit
 from prudent.estimators import Ensemble, FlowEstimator
-from prudent.training import fit, methods
-from prudent.training.fitting import networks_of
+from prudent.fitting import networks_of
+from prudent.training import methods
 
 pytestmark = pytest.mark.slow
 

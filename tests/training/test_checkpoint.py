@@ -13,9 +13,10 @@ import torch
 
 import prudent
 from faults import CRASHED, exit_code, fault_points, in_child, killed_when, mutations
+from prudent import fit
 from prudent.errors import InputError, StoreError
 from prudent.training import checkpoint as module
-from prudent.training import fit, methods
+from prudent.training import methods
 from prudent.training.checkpoint import Checkpoints, TrainingState, _AdamW
 from prudent.training.options import Options
 

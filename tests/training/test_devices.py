@@ -10,7 +10,6 @@ from prudent.coverage import CoveragePenalty
 from prudent.errors import DataError, InputError
 from prudent.problems import box
 from prudent.recalibration import conformalize, recalibrate
-from prudent.recalibration.temperature import Powered
 
 PRIOR = box([0.0, 0.0], [1.0, 1.0])
 QUICK = {"epochs": 1, "batch_size": 32, "progress": False, "hidden": [16]}
@@ -116,7 +115,7 @@ def test_mixed_places_are_one_clear_error():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"pool": "log"}, {"ensemble": "folds"}])
+@pytest.mark.parametrize("options", [{}, {"ensemble": "folds"}])
 def test_ensembles_are_where_their_members_are(options):
     theta, x = pairs(3, 1)
     settings = {**QUICK, "method": "npe", "members": 2, **options}
@@ -153,8 +152,8 @@ def test_adapted_models_stay_where_they_are():
         assert posterior.log_prob(theta).device == posterior.sample(5, seed=0).device == DEVICE
         found = posterior.unnormalized().log_prob(theta).cpu()
         torch.testing.assert_close(found, here(x).unnormalized().log_prob(theta))
-        powered = Powered(adapted, 2.0)(x)
-        assert powered.log_prob(theta).device == DEVICE
+        warm = adapted.tempered(2.0)(x)
+        assert warm.log_prob(theta).device == DEVICE
         value = CoveragePenalty("model")(adapted.train()(x.to(device)), theta.to(device))
         assert value.device == DEVICE
         for given, name in ((lambda: here(x.to(device)), "x"), (lambda: wrong(here), "theta")):

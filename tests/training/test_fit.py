@@ -11,11 +11,12 @@ import torch
 from torch.distributions import Uniform
 
 import prudent
+from prudent import fit
 from prudent.datasets import Pairs, Stream
 from prudent.datasets.readers import open_rows
 from prudent.errors import DataError, InputError, TrainingError
 from prudent.estimators import FlowEstimator
-from prudent.training import Options, fit, methods, nll, train, weighted_sum
+from prudent.training import Options, methods, nll, train, weighted_sum
 from prudent.training.objectives import WeightedSum
 
 PROBLEM = prudent.problems.get("gaussian")

@@ -10,10 +10,11 @@ from torch import nn
 
 import prudent
 from faults import mutations
+from prudent import fit
 from prudent.datasets import Pairs
 from prudent.errors import DataError, StoreError, TrainingError
 from prudent.estimators import RatioEstimator
-from prudent.training import Options, bce, fit, methods, train, weighted_sum
+from prudent.training import Options, bce, methods, train, weighted_sum
 from prudent.training.checkpoint import Checkpoints
 
 PROBLEM = prudent.problems.get("gaussian")

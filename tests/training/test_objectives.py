@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal
 
-from prudent.contracts import Evaluation, FromNoise, PerPair, Rows
+from prudent.contracts import Evaluation, PerPair, Rows
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
 from prudent.estimators import FlowEstimator
@@ -89,8 +89,8 @@ def test_a_term_sees_the_posterior_itself():
     def look(posterior, theta):
         assert posterior is flow
         assert isinstance(posterior, Rows)
-        assert isinstance(posterior, FromNoise)
-        seen.append((len(posterior), len(posterior.features)))
+        assert posterior.facts.noise
+        seen.append((len(posterior), len(posterior.x)))
         return posterior.log_prob(theta).mean()
 
     weighted_sum((1.0, balance), (1.0, look))(flow, torch.zeros(5, 2))

@@ -5,10 +5,11 @@ import torch
 from torch.distributions import Beta, Independent, Normal, StudentT, Uniform
 
 import prudent
+from prudent import fit
 from prudent.coverage import CoveragePenalty, Sometimes, penalty
 from prudent.errors import InputError
 from prudent.priors.checks import support_box
-from prudent.training import Options, fit, methods
+from prudent.training import Options, methods
 from prudent.training.options import PRESETS
 
 PROBLEM = prudent.problems.get("gaussian")

@@ -6,11 +6,12 @@ from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 import prudent
+from prudent import fit
 from prudent.coverage import CoveragePenalty
 from prudent.datasets import Pairs
 from prudent.estimators import FlowEstimator
 from prudent.problems.gaussian import exact_posterior
-from prudent.training import Options, fit, nll, train, weighted_sum
+from prudent.training import Options, nll, train, weighted_sum
 
 # KL(exact || learned) per dimension, in nats; that of the prior is 0.8 per parameter.
 KL_BOUNDS = {1: 0.008, 5: 0.05}

@@ -1,31 +1,35 @@
 """A model of another library as an estimator, whose posteriors can do what ours can.
 
 One posterior is handed out and judged: where a density leaks out of the prior's support, it is cut
-to it, as that of our own flows is (:class:`prudent.estimators.npe.CutPosterior`). In training mode
+to it, as that of our own flows is (:class:`prudent.posteriors.parts.Cut`). In training mode
 densities are those of the model itself, with a gradient to its weights.
 """
 
+import copy
+import math
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
 
-from prudent._arrays import as_shape, as_tensor, finite_rows, placed
-from prudent._randomness import seeded
+from prudent._arrays import as_tensor, finite_rows, placed
+from prudent._settings import positive
 from prudent.adapters.model import Model
-from prudent.contracts import Prior, Shape
+from prudent.contracts import Prior
 from prudent.errors import DataError, InputError, PrudentError, one_line
 from prudent.estimators import _description
-from prudent.estimators.npe import TOLERANCE, CutPosterior
-from prudent.estimators.nre import RatioPosterior
 from prudent.estimators.summaries import check_names
+from prudent.posteriors.density import Density, Facts, wider
+from prudent.posteriors.parts import Pool, Temper, inside
+from prudent.posteriors.posterior import Posterior
 from prudent.priors.checks import check_prior, dtype_of, of_any_shape
-from prudent.priors.density import log_density
 from prudent.priors.support import leaks
 
-# Draws by which the mass inside the prior's support is found, of models that draw slowly.
-NUM_SLOW = 256
+# The relative error of the mass of a member inside the prior's support: that of its weight.
+MEMBER_TOLERANCE = 0.05
+LACKS = "{} draws and has no density, so that there is no {{}}."
 
 
 def _called(model: Model, name: str, first: Any, features: Tensor) -> Any:
@@ -42,18 +46,46 @@ def _called(model: Model, name: str, first: Any, features: Tensor) -> Any:
         ) from error
 
 
-class _Foreign:
-    """Evaluations of a model for the observations of a posterior; a mixin."""
+class Foreign(Density):
+    """What a model says of the observations of a batch.
 
-    estimator: "Adapted"
-    features: Tensor
+    Args:
+        estimator: The estimator that the model became.
+        model: The model, or a member of it.
+        features: The features of the observations, (N, ...).
+    """
+
+    def __init__(self, estimator: "Adapted", model: Model, features: Tensor) -> None:
+        leaks = estimator.leaks and not model.inside
+        facts = Facts(
+            lacks="" if model.has_density else f"{LACKS.format(model.name)} {model.remedy}",
+            ratio=model.is_ratio,
+            noise=model.from_noise is not None and not (model.slow or model.is_ratio),
+            slow=model.slow,
+            inside=model.is_ratio or not leaks,
+        )
+        like = features.new_empty(len(features), 0, dtype=estimator.dtype)
+        super().__init__(estimator.prior, estimator.dim, like, facts)
+        self.estimator, self.model, self.features = estimator, model, features
+
+    def rows(self, index: Tensor | slice) -> "Foreign":
+        """The densities of some observations; nothing is embedded again."""
+        return Foreign(self.estimator, self.model, self.features[index])
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """The log-density of theta (..., N, D), (..., N)."""
+        return self._evaluated("log_prob", theta)
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """The log of posterior over prior at theta (..., N, D), (..., N)."""
+        known = self.model.log_ratio is not None
+        return self._evaluated("log_ratio", theta) if known else super().log_ratio(theta)
 
     def _evaluated(self, name: str, theta: Tensor) -> Tensor:
         """What ``log_prob`` or ``log_ratio`` of the model says of theta (..., N, D), (..., N)."""
-        number, dim, model = len(self.features), self.estimator.dim, self.estimator.model
-        whole = theta.expand(torch.broadcast_shapes(theta.shape, (number, dim)))
-        rows = whole.reshape(-1, number, dim).to(self.estimator.like)
-        found = as_tensor(name, _called(model, name, rows, self.features), theta.dtype)
+        whole = theta.expand(torch.broadcast_shapes(theta.shape, (len(self), self.dim)))
+        rows = whole.reshape(-1, len(self), self.dim).to(self.estimator.like)
+        found = as_tensor(name, _called(self.model, name, rows, self.features), theta.dtype)
         if found.shape != rows.shape[:-1]:
             raise InputError(
                 f"expected `{name}` to map theta of shape {tuple(rows.shape)} to "
@@ -62,126 +94,49 @@ class _Foreign:
         return found.reshape(whole.shape[:-1]).to(theta.device)
 
     @torch.no_grad()
-    def _sampled(self, shape: tuple[int, ...]) -> Tensor:
+    def sample(self, shape: tuple[int, ...]) -> Tensor:
         """Draws ``(*shape, N, D)`` of the model."""
-        number, model = torch.Size(shape).numel(), self.estimator.model
-        found = _called(model, "sample", number, self.features)
-        found = as_tensor("draws", found, self.estimator.dtype)
-        expected = (number, len(self.features), self.estimator.dim)
+        if self.facts.ratio:
+            return super().sample(shape)
+        if self.facts.noise:
+            return self.rsample(shape)
+        number = math.prod(shape)
+        found = _called(self.model, "sample", number, self.features)
+        found = as_tensor("draws", found, self.like.dtype)
+        expected = (number, len(self), self.dim)
         if found.shape != expected:
             raise InputError(
                 f"expected `sample` to draw theta of shape {expected}, got {tuple(found.shape)}."
             )
-        return found.reshape(*shape, *expected[1:]).to(self.features.device)
-
-
-class AdaptedPosterior(_Foreign, CutPosterior):
-    """A density that draws, given N observations; normalized on the prior's support."""
-
-    def log_prob(self, theta: Any) -> Tensor:
-        """The log-density at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        return self._cut(theta, self._evaluated("log_prob", theta))
-
-    def _whole(self, shape: tuple[int, ...]) -> Tensor:
-        return self._sampled(shape)
-
-
-class SlowPosterior(AdaptedPosterior):
-    """The same with a density that takes much longer than a draw."""
-
-    slow_density = True
-
-    def _kept(self) -> Tensor:
-        return torch.ones(len(self))  # to find it would take more draws than to do without
-
-    def _find_log_mass(self) -> Tensor:
-        """The log of the mass inside the prior's support, right to a few per cent."""
-        with seeded(0, "mass"):
-            inside = log_density(self.estimator.prior, self._whole((NUM_SLOW,))) > -torch.inf
-        return (inside.sum(dim=0).clamp(min=0.5) / NUM_SLOW).log().to(self.estimator.dtype)
-
-
-class NoisePosterior(AdaptedPosterior):
-    """The same for a flow that takes its noise from the caller."""
+        return found.reshape(*shape, *expected[1:]).to(self.like.device)
 
     def _pushed(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Noise (..., N, D) as draws and their log-density under the flow, with a gradient."""
-        model, rows = self.estimator.model, noise.reshape(-1, *noise.shape[-2:])
-        assert model.from_noise is not None
-        theta, log_prob = model.from_noise(rows.to(self.estimator.like), self.features)
-        dtype = self.estimator.dtype
+        assert self.model.from_noise is not None
+        rows = noise.reshape(-1, *noise.shape[-2:]).to(self.estimator.like)
+        theta, log_prob = self.model.from_noise(rows, self.features)
+        dtype = self.like.dtype
         return theta.reshape(noise.shape).to(dtype), log_prob.reshape(noise.shape[:-1]).to(dtype)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(*shape, len(self), self.estimator.dim)
+        return torch.randn(*shape, len(self), self.dim)
 
-    def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)`` of the flow, as a function of the weights; never cut."""
-        return self._pushed(self._noise(as_shape(sample_shape)))[0]
-
-    @torch.no_grad()
-    def _whole(self, shape: tuple[int, ...]) -> Tensor:
-        return self.rsample(shape)
+    def rsample(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws ``(*shape, N, D)`` of a flow, as a function of the weights."""
+        return self._pushed(self._noise(shape))[0] if self.facts.noise else super().rsample(shape)
 
     @torch.no_grad()
-    def from_noise(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Standard normal noise (L, N, D) as draws, their log-density, and that of the flow."""
-        theta, log_prob = self._pushed(noise)
-        return theta, self._cut(theta, log_prob), log_prob
+    def from_noise(self, noise: Tensor, spread: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+        """Standard normal noise (L, N, D) as draws, their log-density, and that of the draws."""
+        theta, log_prob = self._pushed(spread * noise)
+        return theta, log_prob, wider(log_prob, noise, spread)
 
     @torch.no_grad()
-    def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:
-        """Draws and their log-density, for the flow itself at the cost of the draws alone."""
-        if self.normalization == "none":
-            return self._pushed(self._noise(as_shape(sample_shape)))
-        theta = self.sample(sample_shape)
-        return theta, self.log_prob(theta)
-
-
-class AdaptedRatio(_Foreign, RatioPosterior):
-    """Prior times ratio, or a density that cannot draw, given N observations; unnormalized."""
-
-    def log_ratio(self, theta: Any) -> Tensor:
-        """The log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        if self.estimator.model.log_ratio is not None:
-            return self._evaluated("log_ratio", theta)
-        known = log_density(self.estimator.prior, theta)
-        return (self._evaluated("log_prob", theta) - known).masked_fill(known == -torch.inf, 0.0)
-
-
-class AdaptedDraws(_Foreign, CutPosterior):
-    """Draws given N observations, without any density."""
-
-    def _whole(self, shape: tuple[int, ...]) -> Tensor:
-        return self._sampled(shape)
-
-    def _kept(self) -> Tensor:
-        return torch.ones(len(self))
-
-    def _elsewhere(self, rows: Tensor, number: int) -> NoReturn:
-        raise InputError(
-            f"almost all draws of {len(rows):,} posteriors lie outside the prior, and without a "
-            "density no others are found. Was the model trained with this prior?"
-        )
-
-    @property
-    def log_prob(self) -> NoReturn:
-        """There is none: an AttributeError, so that nothing takes it for one."""
-        raise AttributeError(self._lacking("density"))
-
-    def region(self, level: float = 0.9) -> NoReturn:
-        """There is none without a density."""
-        raise InputError(self._lacking(f"region of level {level:g}"))
-
-    def map(self) -> NoReturn:
-        """There is none without a density."""
-        raise InputError(self._lacking("place of highest density"))
-
-    def _lacking(self, what: str) -> str:
-        model = self.estimator.model
-        return f"{model.name} draws and has no density, so that there is no {what}. {model.remedy}"
+    def sample_and_log_prob(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Draws and their log-density, for a flow at the cost of the draws alone."""
+        if self.facts.noise:
+            return self._pushed(self._noise(shape))
+        return super().sample_and_log_prob(shape)
 
 
 class Adapted:
@@ -197,10 +152,11 @@ class Adapted:
         names: The names of the parameters.
 
     Attributes:
-        normalized: Whether its densities are normalized by construction.
-        tolerance: The relative error of the mass inside the prior's support, where it is cut.
+        temperature: The number by which the log of posterior over prior is divided.
         info: The names of the parameters and the verdict of the last diagnosis.
     """
+
+    temperature: float = 1.0
 
     def __init__(
         self,
@@ -218,22 +174,15 @@ class Adapted:
         self.dim, self.dtype = check_prior(prior), dtype_of(prior)
         self.model, self.prior = model, of_any_shape(prior, self.dim)
         self.x_shape = x_shape and tuple(x_shape)
-        self.normalized = model.sample is not None and model.log_ratio is None
-        self.leaks = not model.inside and leaks(prior, self.dim, bounded=False)
-        self.tolerance, self.info = TOLERANCE, dict[str, Any]()
+        self.leaks = leaks(prior, self.dim, bounded=False)
+        self.info: dict[str, Any] = {}
         if names is not None:
             self.info["parameter_names"] = check_names(names, self.dim)
-        self._posterior = self._kind()
 
-    def _kind(self) -> type[Any]:
-        model = self.model
-        if not self.normalized:
-            return AdaptedRatio
-        if model.log_prob is None:
-            return AdaptedDraws
-        if model.slow:
-            return SlowPosterior
-        return AdaptedPosterior if model.from_noise is None else NoisePosterior
+    @property
+    def normalized(self) -> bool:
+        """Whether its densities are normalized by construction."""
+        return self.temperature == 1 and not self.model.is_ratio
 
     @property
     def like(self) -> Tensor:
@@ -282,20 +231,53 @@ class Adapted:
             )
         return found
 
-    def __call__(self, x: Any) -> Any:
-        """The posteriors given ``x``."""
-        x, embed = self.observations(x), self.model.embed
-        return self._posterior(self, x if embed is None else embed(x))
+    def __call__(self, x: Any) -> Posterior:
+        """The posteriors given ``x``, which is converted and checked once."""
+        x = self.observations(x)
+        return Posterior(self, self.density(x), x)
+
+    def density(self, x: Tensor) -> Density:
+        """The densities given observations that were checked, ``(N, *x_shape)``."""
+        found = self._plain(x)
+        if self.temperature != 1:
+            return Temper(found, self.temperature)
+        return found if self.training else inside(found)
+
+    def _plain(self, x: Tensor) -> Density:
+        """The densities of the model itself, or of its members, each inside the prior."""
+        if self.model.members:
+            each = [self._of(model, x) for model in self.model.members]
+            members = [inside(member, MEMBER_TOLERANCE) for member in each]
+            return Pool(members, weights=self.model.weights)
+        return self._of(self.model, x)
+
+    def _of(self, model: Model, x: Tensor) -> Foreign:
+        return Foreign(self, model, x if model.embed is None else model.embed(x))
+
+    def tempered(self, temperature: float) -> Self:
+        """The model at another temperature; its densities are then known by their ratios alone."""
+        other = copy.copy(self)
+        other.temperature = positive("temperature", self.temperature * temperature)
+        other.info = _description.unjudged(self)
+        return other
+
+    def save(self, path: str | os.PathLike[str]) -> NoReturn:
+        """Refused: the library that a model comes from saves it."""
+        warm = f", and call `.tempered({self.temperature:.6g})`" if self.temperature != 1 else ""
+        raise InputError(
+            f"{self.model.name} is saved by its own means, not to {path}; load it and adapt it "
+            f"again{warm}."
+        )
 
     @property
     def abilities(self) -> str:
         """What can be measured, in one line."""
-        if self._posterior is AdaptedDraws:
+        if not self.model.has_density:
             return (
                 "draws alone: SBC, TARP and coverage by draws; no penalty with densities, log "
                 f"posterior, region, temperature or conformal level. {self.model.remedy}"
             )
-        if self._posterior is AdaptedRatio:
+        if not self.normalized:
             return "an unnormalized density: everything, with draws by importance or a chain"
         return "a density and draws: everything"
 
@@ -314,7 +296,26 @@ class Adapted:
             ("abilities", self.abilities),
             ("networks", f"{len(self.model.networks)} with {weights:,} weights in all"),
             ("device", str(self.like.device)),
+            *([("temperature", f"{self.temperature:.3g}")] if self.temperature != 1 else []),
         ]
 
     def __repr__(self) -> str:
-        return f"<Adapted {self.model.name}, {self.dim} parameters, {self.abilities}>"
+        warm = f" at temperature {self.temperature:.3g}" if self.temperature != 1 else ""
+        return f"<Adapted {self.model.name}{warm}, {self.dim} parameters, {self.abilities}>"
+
+
+def borrowed(estimator: Any) -> Adapted:
+    """An object that maps x to posteriors as an adapted model, where it must be one."""
+
+    def log_prob(theta: Tensor, x: Tensor) -> Tensor:
+        value: Tensor = estimator(x).log_prob(theta)
+        return value
+
+    def sample(number: int, x: Tensor) -> Tensor:
+        draws: Tensor = estimator(x).sample((number,))
+        return draws
+
+    draws = sample if estimator.normalized else None
+    other = Adapted(Model(repr(estimator), log_prob, sample=draws), estimator.prior)
+    other.info = _description.unjudged(estimator)
+    return other

@@ -33,6 +33,9 @@ class Model:
         slow: Whether its density takes much longer than a draw.
         inside: Whether its draws are all inside the prior's support.
         remedy: What to do for a density, where there is none.
+        members: Models of which this one is the weighted average, all with a density that draws or
+            all with a ratio; functions are theirs.
+        weights: The weights of the members (K,), which add up to one.
     """
 
     name: str
@@ -47,6 +50,22 @@ class Model:
     slow: bool = False
     inside: bool = False
     remedy: str = "Pass a function `log_prob(theta, x)` to have one."
+    members: "Sequence[Model]" = ()
+    weights: Tensor | None = None
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether its density is known up to a constant for each observation."""
+        if self.members:
+            return self.members[0].is_ratio
+        return self.log_ratio is not None or self.sample is None
+
+    @property
+    def has_density(self) -> bool:
+        """Whether there is a density at all, and not draws alone."""
+        if self.members:
+            return self.members[0].has_density
+        return self.log_prob is not None or self.log_ratio is not None
 
     def parameters(self) -> list[nn.Parameter]:
         """The weights of all networks."""

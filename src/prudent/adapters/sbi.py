@@ -9,9 +9,7 @@ from torch import Tensor
 
 from prudent.adapters import nflows, zuko
 from prudent.adapters.estimator import Adapted
-from prudent.adapters.mixture import mixture
 from prudent.adapters.model import Model, rows_for
-from prudent.contracts import Normalizable
 from prudent.coverage import CoveragePenalty, Nominal
 from prudent.errors import InputError
 from prudent.priors.checks import check_prior, of_any_shape
@@ -31,7 +29,7 @@ def posterior_of(posterior: Any, prior: Any = None) -> Model:
     """
     if hasattr(posterior, "posteriors"):
         members = [posterior_of(one, prior) for one in posterior.posteriors]
-        return mixture(members, posterior.weights, prior or posterior.prior, "ensemble of sbi")
+        return _ensemble_of(members, posterior.weights, prior or posterior.prior)
     potential = posterior.potential_fn
     facts = {"prior": prior or potential.prior}
     if hasattr(posterior, "q"):
@@ -46,6 +44,23 @@ def posterior_of(posterior: Any, prior: Any = None) -> Model:
     if (likelihood := getattr(potential, "likelihood_estimator", None)) is not None:
         return _likelihood_of(likelihood, **facts)
     return _drawing(posterior, **facts)
+
+
+def _ensemble_of(members: Sequence[Model], weights: Tensor, prior: Any) -> Model:
+    """The weighted average of posteriors, each cut to the prior's support, or of ratios."""
+    kinds = {(model.is_ratio, model.has_density) for model in members}
+    if len(kinds) != 1 or not members[0].has_density:
+        raise InputError(
+            "expected an ensemble of flows or one of ratios; this one is mixed or has no density."
+        )
+    return Model(
+        "ensemble of sbi",
+        networks=[network for model in members for network in model.networks],
+        prior=prior,
+        x_shape=members[0].x_shape,
+        members=members,
+        weights=weights,
+    )
 
 
 def density_of(estimator: Any, **facts: Any) -> Model:
@@ -178,9 +193,8 @@ class Penalized:
                 "train later rounds with sbi's own class."
             )
         theta, x = (part.to(losses.device) for part in batch[:2])
-        posterior = Adapted(self._model(), self._prior)(x)
-        if isinstance(posterior, Normalizable):  # the penalty is that of what is being trained
-            posterior = posterior.unnormalized()
+        # The penalty is that of what is being trained.
+        posterior = Adapted(self._model(), self._prior)(x).unnormalized()
         self.penalty.train(self._neural_net.training)
         value: Tensor = self.penalty(posterior, theta)
         return losses + self.weight * value

@@ -284,11 +284,6 @@ class Search:
         self.num_left -= len(some)
 
 
-def has_density(posterior: Any) -> bool:
-    """Whether a posterior has a density, and not draws alone."""
-    return callable(getattr(posterior, "log_prob", None))
-
-
 def rows_of(estimator: Estimator, posterior: Any, x: Tensor, index: Tensor) -> Any:
     """The posteriors of some rows; a foreign one that cannot choose is conditioned again."""
     if len(index) == len(x):

@@ -22,7 +22,7 @@ from prudent.datasets import Pairs
 from prudent.diagnostics._bands import TINIEST
 from prudent.diagnostics.expected_coverage import Measurement
 from prudent.estimators._students import Students
-from prudent.estimators.summaries import Summaries
+from prudent.posteriors.density import facts_of, undivided
 from prudent.priors.density import log_density
 
 # Pairs, draws in each half, and widths of kernels, in turn.
@@ -46,15 +46,15 @@ def agreement(
     mass = (
         measured.log_norm[rows].double().exp() if estimator.normalized else torch.ones(len(rows))
     )
-    ratio = isinstance(posterior, Summaries) and not estimator.normalized
-    if ratio or not hasattr(posterior, "sample"):  # a ratio draws by its density
+    facts = facts_of(posterior)
+    if facts.ratio or not hasattr(posterior, "sample"):  # a ratio draws by its density
         least = float(mass.mean() - NUM_ERRORS * mass.std(correction=0) / len(rows) ** 0.5)
         high = {"disagreement": f"the density integrates to {least:.3g}, not to 1"}
         return {"density_integral": least, **high} if least > 1 + MOST_OFF else {}
     with seeded(seed, "agreement"):
         log_prob, log_weight, inside = _weighted(posterior, estimator.prior, pairs.theta[rows])
     gap, p_value = _gap(log_prob, log_weight)
-    whole = estimator.normalized and getattr(posterior, "normalization", "") != "pool"
+    whole = estimator.normalized and facts.divided != "pool"
     integral, told = _integral(log_weight, inside) if whole else None, None
     lost = float((log_prob[0] == -torch.inf).double().mean() - (1 - mass.clamp(max=1)).mean())
     if lost > MOST_LOST:
@@ -76,8 +76,8 @@ def _weighted(posterior: Any, prior: Prior, truth: Tensor) -> tuple[Tensor, Tens
     proposed = kernels.sample(NUM_DRAWS).to(truth)
     inside = torch.stack((known[:NUM_DRAWS], log_density(prior, proposed) > -torch.inf))
     theta = torch.where(inside.unsqueeze(-1), torch.stack((tested, proposed)), truth).flatten(0, 1)
-    if getattr(posterior, "normalization", "") == "pool":  # whose integral takes long to find
-        posterior = posterior.unnormalized()
+    if facts_of(posterior).divided == "pool":  # whose integral takes long to find
+        posterior = undivided(posterior)
     value = posterior.log_prob(theta).cpu().double().nan_to_num(*[-torch.inf] * 3)
     value = value.unflatten(0, (2, -1)).masked_fill(~inside, -torch.inf)
     return value, value - kernels.log_prob(theta.double()).unflatten(0, (2, -1)), inside[0]

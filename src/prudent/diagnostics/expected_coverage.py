@@ -39,7 +39,7 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import generator, seeded
-from prudent.contracts import Adjusted, Estimator, FromNoise, Normalizable, SlowDensity
+from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import MAX_DIM, MUCH, Grid
@@ -52,7 +52,6 @@ from prudent.diagnostics._points import (
     Samples,
     Search,
     Strategy,
-    has_density,
     moments,
     randomized_alpha,
     region_volume,
@@ -60,6 +59,7 @@ from prudent.diagnostics._points import (
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import NUM_ERRORS
+from prudent.posteriors.density import facts_of, undivided
 from prudent.priors.density import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
@@ -363,7 +363,7 @@ def _measured(
     parts: list[Measurement] = []
     by_draws = isinstance(strategy, Draws)
     normalized = by_draws or estimator.normalized
-    divided = getattr(estimator(pairs.x[:1]), "normalization", "none")
+    divided = facts_of(estimator(pairs.x[:1])).divided
     exact = by_draws or (estimator.normalized and divided == "none")
     for batch, log_prob, points in points_of(estimator, pairs, strategy):
         weight = points.weight
@@ -421,9 +421,9 @@ def points_of(
     for batch in pairs.batches(max(1, CHUNK // strategy.at_once)):
         posterior = estimator(batch.x)
         # Points normalize it, unless they are draws.
-        if isinstance(posterior, Normalizable) and not isinstance(strategy, Draws):
-            posterior = posterior.unnormalized()
-        if has_density(posterior):
+        if not isinstance(strategy, Draws):
+            posterior = undivided(posterior)
+        if facts_of(posterior).density:
             log_prob = posterior.log_prob(batch.theta).cpu()  # what is counted is counted there
         else:
             log_prob = torch.full_like(batch.theta[:, 0], torch.nan)
@@ -445,18 +445,18 @@ def choose(
         num_draws: See :func:`measure`.
     """
     prior, dim, first = estimator.prior, pairs.theta.shape[1], estimator(pairs.x[:1])
-    if not has_density(first) and method not in ("auto", "draws"):
+    facts = facts_of(first)
+    if not facts.density and method not in ("auto", "draws"):
         raise InputError(
             f'method="{method}" needs a density, and {type(first).__name__} has no `log_prob`; '
             'use "draws" or "auto".'
         )
-    slow = not has_density(first) or isinstance(first, SlowDensity)
-    if method == "draws" or (method == "auto" and slow):
-        if has_density(first) and not estimator.normalized:
+    if method == "draws" or (method == "auto" and (facts.slow or not facts.density)):
+        if facts.density and not estimator.normalized:
             raise InputError('a ratio draws by weights; use method="importance" or "auto".')
         yield Draws(prior, num_draws)
         return
-    even = estimator.normalized and isinstance(first, FromNoise)
+    even = estimator.normalized and facts.noise
     boxed = support_bounds(prior, dim) is not None
     if method == "auto" and boxed and not estimator.normalized and dim == MIXED:
         yield Mixtures(estimator, dim)
@@ -477,6 +477,6 @@ def choose(
     if method == "samples" and estimator.normalized:
         yield Samples(prior, dim if even else None, num_draws)
         # Few draws of a flow may be left inside the support to which it is cut.
-        if getattr(first, "normalization", "none") != "cut":
+        if facts.divided != "cut":
             return
     yield Importance(estimator, dim)

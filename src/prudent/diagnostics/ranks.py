@@ -32,13 +32,14 @@ from prudent._arrays import as_tensor
 from prudent._progress import Progress, Reporter
 from prudent._randomness import seeded
 from prudent._settings import whole
-from prudent.contracts import Estimator, Posterior, Prior, SlowDensity
+from prudent.contracts import Estimator, Posterior, Prior
 from prudent.datasets.pairs import Pairs, finite
-from prudent.diagnostics._points import Importance, Points, has_density
+from prudent.diagnostics._points import Importance, Points
 from prudent.diagnostics.expected_coverage import Measurement
 from prudent.errors import InputError, unknown_name
 from prudent.estimators.importance import chosen_draws, chosen_places
 from prudent.estimators.summaries import check_names
+from prudent.posteriors.density import facts_of
 from prudent.priors.checks import dtype_for
 from prudent.priors.density import log_density
 
@@ -235,13 +236,14 @@ def posterior_ranks(
     with seeded(seed, "ranks"), Progress("ranking", len(pairs), progress, "pair") as bar:
         for batch in pairs.batches(rows):
             posterior, draws, resolved = draw(batch)
+            facts = facts_of(posterior)
             if draws.shape != (expected := (number, *batch.theta.shape)):
                 raise InputError(f"expected draws of shape {expected}, got {tuple(draws.shape)}.")
             if not chosen:
-                quick = has_density(posterior) and not isinstance(posterior, SlowDensity)
+                quick = facts.density and not facts.slow
                 usual = _usual(pairs.dim, names, prior, dense=quick)
                 chosen = _chosen(usual if functions is None else functions, prior, seed)
-            density = getattr(posterior, "log_prob", None)
+            density = posterior.log_prob if posterior and facts.density else None
             ranks, valid, counts = _rank(density, batch, draws.to(batch.theta), chosen)
             parts.append(ranks)
             resolved_parts.append(resolved[valid])

@@ -1,134 +1,19 @@
 """Networks that turn observations into posteriors, and how they are read from files."""
 
-import contextlib
-import copy
-import os
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from prudent._lazy import attach
 
-from prudent._files import load_tensors
-from prudent.contracts import Prior
-from prudent.errors import InputError, StoreError, one_line, shortened
-from prudent.estimators._headers import Header, check_weights
-from prudent.estimators.base import FORMAT, NEARBY, NOVELTY, TRAINED_ON
-from prudent.estimators.base import KINDS as KINDS
-from prudent.estimators.base import NeuralEstimator as NeuralEstimator
-from prudent.estimators.ensemble import OUT_OF_FOLD
-from prudent.estimators.ensemble import Ensemble as Ensemble
-from prudent.estimators.nearby import Nearby
-from prudent.estimators.networks import DilatedCNN as DilatedCNN
-from prudent.estimators.networks import ResNet18 as ResNet18
-from prudent.estimators.networks import SeriesCNN as SeriesCNN
-from prudent.estimators.novelty import Novelty
-from prudent.estimators.npe import FlowEstimator as FlowEstimator
-from prudent.estimators.nre import RatioEstimator as RatioEstimator
-from prudent.history import History
-from prudent.priors.checks import check_prior, from_spec
-from prudent.priors.given import as_prior
+if TYPE_CHECKING:
+    from prudent.estimators.base import NeuralEstimator as NeuralEstimator
+    from prudent.estimators.ensemble import Ensemble as Ensemble
+    from prudent.estimators.files import KINDS as KINDS
+    from prudent.estimators.files import REMEDY as REMEDY
+    from prudent.estimators.files import load as load
+    from prudent.estimators.networks import DilatedCNN as DilatedCNN
+    from prudent.estimators.networks import ResNet18 as ResNet18
+    from prudent.estimators.networks import SeriesCNN as SeriesCNN
+    from prudent.estimators.npe import FlowEstimator as FlowEstimator
+    from prudent.estimators.nre import RatioEstimator as RatioEstimator
 
-# Tensors of a file that are no part of the networks begin with one of these.
-APART = (OUT_OF_FOLD, "conformal.", NOVELTY, NEARBY, TRAINED_ON)
-REMEDY = "Restore it or train again."
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    prior: Prior | None = None,
-    embedding: nn.Module | None = None,
-) -> NeuralEstimator | Ensemble:
-    """Read an estimator that its method ``save`` wrote; :func:`prudent.load` does more.
-
-    Args:
-        path: The file.
-        prior: Needed only for a prior that is not a plain torch distribution.
-        embedding: Needed only for an embedding of your own: a network of the same architecture,
-            whose weights are then filled in.
-
-    Returns:
-        The estimator, ready for inference.
-    """
-    settings, found = load_tensors(path, FORMAT, REMEDY)
-    state = {name: value for name, value in found.items() if not name.startswith(APART)}
-    header = Header(settings, state)
-    try:
-        estimator = _build(
-            header, _prior(header, path) if prior is None else as_prior(prior).prior, embedding
-        )
-        _fill(estimator, state, path)
-        estimator.info = header.value("info", dict)
-        estimator.history = History.from_jsonl(header.value("history", str))
-        kept, judged = (
-            {name.removeprefix(own): v for name, v in found.items() if name.startswith(own)}
-            for own in (NOVELTY, NEARBY)
-        )
-        estimator.novelty = Novelty(kept) if kept else None
-        estimator.nearby = Nearby.from_tensors(judged)
-        estimator.trained_on = found[TRAINED_ON].long() if TRAINED_ON in found else None
-    except InputError:  # something that the caller can mend
-        raise
-    except Exception as error:
-        reason = one_line(error).rstrip(".")
-        raise StoreError(f"{path} does not hold a sound model: {reason}. {REMEDY}") from error
-    apart = {name: value for name, value in found.items() if name not in state}
-    estimator.stored = settings, apart
-    return estimator.eval()
-
-
-def _prior(header: Header, path: object) -> Prior:
-    if header.settings.get("prior", ...) is None:
-        raise InputError(f"{path} does not hold its prior; pass load(path, prior=...).")
-    return from_spec(header.value("prior", dict))
-
-
-def _build(
-    header: Header, prior: Prior, embedding: nn.Module | None
-) -> NeuralEstimator | Ensemble:
-    """The networks that a header describes, not yet with their weights."""
-    several = header.settings.get("kind") == Ensemble.kind
-    described = header.members() if several else [header.settings]
-    dim = check_prior(prior)
-    for one in described:
-        header.check(one, dim, own_embedding=embedding is not None)
-    with contextlib.nullcontext() if embedding is not None else header.bounded(described):
-        made = [_rebuild(one, prior, copy.deepcopy(embedding)) for one in described]
-    if not several:
-        return made[0]
-    pool, temperature = header.value("pool", str), header.value("temperature", float)
-    fold, floor = header.state.get("fold"), header.value("floor", float)
-    return Ensemble(made, pool, fold, temperature, floor)
-
-
-def _rebuild(
-    settings: dict[str, Any], prior: Prior, embedding: nn.Module | None
-) -> NeuralEstimator:
-    kind = settings["kind"]
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise StoreError(f"an estimator of unknown kind `{shortened(kind)}`")
-    network = settings["embedding"] if embedding is None else embedding
-    if network is None:
-        raise InputError(
-            "the model was made with an embedding network of its own; pass "
-            "load(path, embedding=...) with a network of the same architecture."
-        )
-    names = ("dim", "x_shape", "hidden", "linear", *KINDS[kind].extra_names)
-    if missing := [name for name in names if name not in settings]:
-        raise StoreError(f"`{missing[0]}` is missing")
-    arguments = {name: settings[name] for name in names}
-    return KINDS[kind](prior=prior, embedding=network, **arguments)
-
-
-def _fill(
-    estimator: NeuralEstimator | Ensemble, state: Mapping[str, Tensor], path: object
-) -> None:
-    """Put the weights of a file into networks, and judge what the networks make of them."""
-    if odd := [name for name, value in state.items() if value.is_complex()]:
-        raise StoreError(f"`{odd[0]}` is complex")
-    try:
-        estimator.load_state_dict(state)
-    except RuntimeError as error:
-        reason = shortened(str(error).splitlines()[-1].strip(), 200)
-        raise InputError(f"the weights in {path} do not fit the networks: {reason}") from error
-    check_weights(estimator.state_dict())
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -4,6 +4,7 @@ Networks compute in float32, on standardized numbers. Theta itself, its draws an
 have the type of the prior: with one of float64, parameters far from zero keep their digits.
 """
 
+import copy
 import math
 import os
 import warnings
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from prudent._arrays import as_tensor, placed
 from prudent._files import dump_tensors, write_atomic
-from prudent._settings import whole
+from prudent._settings import positive, whole
 from prudent.contracts import Prior
 from prudent.errors import DataError, InputError, one_line, shortened
 from prudent.estimators import _description
@@ -26,8 +27,10 @@ from prudent.estimators._standardize import Standardize
 from prudent.estimators.nearby import Nearby
 from prudent.estimators.networks import Embedding, Flatten, build
 from prudent.estimators.novelty import Novelty, Observed
-from prudent.estimators.summaries import Summaries
 from prudent.history import History
+from prudent.posteriors.density import Density
+from prudent.posteriors.parts import inside, pooled
+from prudent.posteriors.posterior import Posterior
 from prudent.priors.checks import dtype_of, of_any_shape, to_spec
 from prudent.priors.support import Support
 
@@ -44,6 +47,13 @@ SQUASH = 3.0
 LEAST_SPREAD, MOST_SPREAD = 1e-15, 1e15
 
 
+def check_floor(floor: float) -> float:
+    """The share of the prior in a pool of flows, refused if it cannot be one."""
+    if not 0 <= floor < 1:
+        raise InputError(f"`floor` is {floor}; expected a share, at least 0 and below 1.")
+    return floor
+
+
 class Saved(nn.Module):
     """A network that writes itself to one file: its weights, and the rest as JSON."""
 
@@ -58,6 +68,16 @@ class Saved(nn.Module):
     trained_on: Tensor | None = None
     # What the file held beside the networks, of which `prudent.load` makes the rest.
     stored: tuple[Mapping[str, Any], Mapping[str, Tensor]] = ({}, {})
+    # The diagnosis of cross-fitted members by the pairs that they did not train on.
+    out_of_fold: Any = None
+    # What the log of posterior over prior is divided by, and the share of the prior in flows.
+    temperature: float = 1.0
+    floor: float = 0.0
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there is a temperature or a floor."""
+        return (self.temperature, self.floor) != (1, 0)
 
     def describe(self) -> dict[str, Any]:
         """The networks in plain JSON, without their weights."""
@@ -106,14 +126,28 @@ class Saved(nn.Module):
         """Observations as a tensor ``(N, *x_shape)``."""
         raise NotImplementedError
 
-    def __call__(self, x: Any) -> Any:
-        """The posteriors given ``x`` ``(N, *x_shape)``."""
-        if self.novelty is None or self.training:
-            return super().__call__(x)
+    def density(self, x: Tensor) -> Density:
+        """The densities given observations that were checked, ``(N, *x_shape)``."""
+        raise NotImplementedError
+
+    def forward(self, x: Any) -> Posterior:
+        """The posteriors given ``x`` ``(N, *x_shape)``, which is converted and checked once."""
         x = self.observations(x)
-        posterior = super().__call__(x)
-        posterior.observed = Observed.of(self.novelty, x)
-        return posterior
+        test = None if self.training else self.novelty
+        observed = None if test is None else Observed.of(test, x)
+        return Posterior(self, self.density(x), x, observed)
+
+    def tempered(self, temperature: float, floor: float = 0.0) -> Self:
+        """The estimator at another temperature: above one its posteriors are wider, else narrower.
+
+        The weights are shared. A floor is for one that has none and is at temperature one.
+        """
+        other = copy.copy(self)
+        other.temperature = positive("temperature", self.temperature * temperature)
+        other.floor = check_floor(floor or self.floor)
+        other.info, other.stored = _description.unjudged(self), ({}, {})
+        other.nearby = other.out_of_fold = None
+        return other
 
 
 class NeuralEstimator(Saved):
@@ -179,10 +213,10 @@ class NeuralEstimator(Saved):
         self.linear = linear
         self.x_scale = Standardize(scales, squash=SQUASH if linear else 1.0)
         self.embedding = build(self.default_embedding() if embedding is None else embedding)
-        num_features = self._num_features()
+        self.num_features = self._num_features()
         regressed = linear and isinstance(self.embedding, Flatten)
-        self.regression = Regression(self.support.size, num_features) if regressed else None
-        self.head = self.make_head(num_features)
+        self.regression = Regression(self.support.size, self.num_features) if regressed else None
+        self.head = self.make_head(self.num_features)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -319,10 +353,21 @@ class NeuralEstimator(Saved):
         found: Tensor = x
         return found
 
-    def embed(self, x: Any) -> Tensor:
-        """The features (N, F) of observations."""
-        features: Tensor = self.embedding(self.x_scale(self.observations(x)))
+    def embed(self, x: Tensor) -> Tensor:
+        """The features (N, F) of observations that were checked."""
+        features: Tensor = self.embedding(self.x_scale(x))
         return features
+
+    def plain(self, x: Tensor) -> Density:
+        """The densities of the network itself, given observations that were checked."""
+        raise NotImplementedError
+
+    def density(self, x: Tensor) -> Density:
+        """The densities given observations that were checked, inside the prior after training."""
+        plain = self.plain(x)
+        if self.is_warm:
+            return pooled([plain], self.temperature, self.floor)
+        return plain if self.training else inside(plain)
 
     def describe(self) -> dict[str, Any]:
         """The network in plain JSON, without its weights."""
@@ -334,6 +379,7 @@ class NeuralEstimator(Saved):
             "embedding": getattr(self.embedding, "spec", None),
             "linear": self.linear,
             **{name: getattr(self, name) for name in self.extra_names},
+            **({"temperature": self.temperature, "floor": self.floor} if self.is_warm else {}),
         }
 
     def __repr__(self) -> str:
@@ -343,39 +389,6 @@ class NeuralEstimator(Saved):
             f"<{type(self).__name__} {method}: theta ({self.dim},), x {self.x_shape}, "
             f"{number:,} weights>"
         )
-
-
-class NeuralPosterior(Summaries):
-    """The posteriors of N observations: an estimator and the features (N, F) of these."""
-
-    def __init__(self, estimator: Any, features: Tensor) -> None:
-        self.estimator, self.features = estimator, features
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def _theta(self, theta: Any) -> Tensor:
-        """Parameters (..., N, D) as a tensor of the prior's type."""
-        value = as_tensor("theta", theta, self.estimator.dtype)
-        value = placed("theta", value, self.features.device)
-        number, dim = len(self), self.estimator.dim
-        rows = value.shape[-2] if value.ndim > 1 else 1
-        if value.ndim == 0 or value.shape[-1] != dim or not (rows in (1, number) or number == 1):
-            raise DataError(
-                f"expected `theta` of shape (..., {number}, {dim}): {dim} parameters for each of "
-                f"{number} observations; got {tuple(value.shape)}."
-            )
-        return value
-
-    def rows(self, index: Tensor | slice) -> Self:
-        """The posteriors of some observations; nothing is embedded again."""
-        other = self._chosen(index)
-        other.observed = self.observed and self.observed.rows(index)
-        return other
-
-    def _chosen(self, index: Tensor | slice) -> Self:
-        """What :meth:`rows` returns, which does not know its observations yet."""
-        return type(self)(self.estimator, self.features[index])
 
 
 # The kinds of estimator by name, each entered where its class is made.

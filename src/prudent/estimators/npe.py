@@ -10,171 +10,68 @@ hands out afterwards is cut to the support, with densities divided by the mass t
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch
 import zuko
 from torch import Tensor, nn
 
-from prudent._arrays import as_shape
-from prudent._randomness import even_noise, seeded
 from prudent._settings import whole
-from prudent.contracts import Shape
 from prudent.estimators import _splines
-from prudent.estimators.base import NeuralEstimator, NeuralPosterior
-from prudent.estimators.importance import SamplingReport
-from prudent.estimators.sampling import reject, weighted
-from prudent.priors.density import log_density
+from prudent.estimators.base import NeuralEstimator
+from prudent.posteriors.density import Density, Facts, wider
 from prudent.priors.support import Support, leaks
 
 NUM_TRANSFORMS = 2
+# A flow is made of many small operations, whose number does not grow with that of the rows.
+OVERHEAD = 800
 # Draws of each observation by which the inverse of our splines is compared with their density.
 NUM_COMPARED = 2
-# The mass inside the prior's support is found from rounds of so many draws, for so many
-# observations at a time; rounds are added, up to so many, until its relative error is this small.
-NUM_DRAWS, ROWS, MOST_ROUNDS, TOLERANCE = 2048, 256, 16, 0.01
 # The flow of the paper.
 PAPER = {"transforms": 3, "bins": 10, "coupling": True, "bounded": False, "linear": False}
 
 
-class CutPosterior(NeuralPosterior):
-    """Densities on the whole space for N observations, cut to the prior's support.
+class FlowDensity(Density):
+    """A flow on the whole space, conditioned on N observations.
 
-    It needs ``log_prob``, which calls ``_cut``, and ``_whole``.
+    Args:
+        network: The estimator.
+        features: The features of the observations, (N, F).
     """
 
-    def __init__(self, estimator: Any, features: Tensor, *, raw: bool = False) -> None:
-        super().__init__(estimator, features)
-        leaks = estimator.leaks and not estimator.training
-        self.normalization = "cut" if leaks and not raw else "none"
+    def __init__(self, network: "FlowEstimator", features: Tensor) -> None:
+        facts = Facts(noise=True, inside=not network.leaks, overhead=OVERHEAD)
+        like = features.new_empty(len(features), 0, dtype=network.dtype)
+        super().__init__(network.prior, network.dim, like, facts)
+        self.network, self.features = network, features
 
-    def unnormalized(self) -> Self:
-        """The flows themselves, on the whole space."""
-        return type(self)(self.estimator, self.features, raw=True)
+    def rows(self, index: Tensor | slice) -> "FlowDensity":
+        """The densities of some observations; nothing is embedded again."""
+        return FlowDensity(self.network, self.features[index])
 
-    def _chosen(self, index: Tensor | slice) -> Self:
-        raw = self.normalization == "none"
-        return type(self)(self.estimator, self.features[index], raw=raw)
-
-    @cached_property
-    def log_mass(self) -> Tensor:
-        """The log of the mass of each flow inside the prior's support, (N,)."""
-        raw, starts = self.unnormalized(), range(0, len(self), ROWS)
-        return torch.cat([raw.rows(slice(i, i + ROWS))._find_log_mass() for i in starts])
-
-    def _find_log_mass(self) -> Tensor:
-        rows, tolerance = torch.arange(len(self)), getattr(self.estimator, "tolerance", TOLERANCE)
-        count, total = torch.zeros(2, len(self)).unbind()
-        for index in range(MOST_ROUNDS):
-            with seeded(index, "mass"):
-                theta = self.rows(rows.to(self.features.device))._spread(NUM_DRAWS)
-            inside = log_density(self.estimator.prior, theta) > -torch.inf
-            count[rows] += inside.sum(dim=0).cpu()
-            total[rows] += NUM_DRAWS
-            share = count.clamp(min=0.5) / total  # half a draw where none is inside
-            rows = ((1 - share) > tolerance**2 * share * total).nonzero().squeeze(1)
-            if len(rows) == 0:
-                break
-        return share.log().to(self.features.device, self.estimator.dtype)
-
-    def _cut(self, theta: Tensor, log_prob: Tensor) -> Tensor:
-        """Log-densities of the flow as those inside the prior's support."""
-        if self.normalization == "none":
-            return log_prob
-        outside = log_density(self.estimator.prior, theta) == -torch.inf
-        return log_prob.masked_fill(outside, -torch.inf) - self.log_mass
-
-    def _spread(self, number: int) -> Tensor:
-        """Draws (number, N, D) of the density itself, by which its mass is found."""
-        return self._whole((number,))
-
-    def log_ratio(self, theta: Any) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        return self.log_prob_and_ratio(theta)[1]
-
-    def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
-        """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
-        theta = self._theta(theta)
-        log_prob = self.log_prob(theta)
-        return log_prob, log_prob - log_density(self.estimator.prior, theta)
-
-    @torch.no_grad()
-    def _draw(self, shape: tuple[int, ...]) -> tuple[Tensor, SamplingReport | None]:
-        if self.normalization == "none":
-            return self._whole(shape), None
-        draws, report = self._inside(torch.Size(shape).numel())
-        return draws.reshape(*shape, *draws.shape[1:]), report
-
-    def _whole(self, shape: tuple[int, ...]) -> Tensor:
-        """Draws ``(*shape, N, D)`` of the density itself."""
-        raise NotImplementedError
-
-    def _inside(self, number: int) -> tuple[Tensor, SamplingReport]:
-        """Draws (number, N, D) of the flows that lie inside the prior's support."""
-        prior, device = self.estimator.prior, self.features.device
-
-        def candidates(rows: Tensor, number: int) -> tuple[Tensor, Tensor]:
-            theta = self.rows(rows.to(device))._whole((number,))
-            inside = log_density(prior, theta) > -torch.inf
-            return theta, torch.where(inside, 0.0, -torch.inf)
-
-        kept, worth = self._kept(), torch.full((len(self),), float(number))
-        draws = torch.empty(number, len(self), self.estimator.dim, dtype=self.estimator.dtype)
-        left = reject(candidates, kept, draws)
-        if len(left):  # the flow is almost nowhere inside
-            found, report = self._elsewhere(left, number)
-            draws[:, left], worth[left] = found.cpu(), report.effective_sample_size.to(worth)
-        report = SamplingReport("rejection", number, worth, acceptance=float(kept.mean()))
-        return draws.to(device), report
-
-    def _kept(self) -> Tensor:
-        """The share of draws of each observation that are expected inside the support, (N,)."""
-        return self.log_mass.exp().cpu()
-
-    def _elsewhere(self, rows: Tensor, number: int) -> tuple[Tensor, SamplingReport]:
-        """Draws (number, R, D) of some observations, where almost none are inside the support."""
-        some = self.rows(rows.to(self.features.device))
-        return weighted(some, self.estimator.prior, (number,), like=self.log_mass)
-
-
-class FlowPosterior(CutPosterior):
-    """A flow conditioned on N observations, normalized on the prior's support."""
-
-    # A flow is made of many small operations, whose number does not grow with that of the rows.
-    overhead = 800
-
-    def _spread(self, number: int) -> Tensor:
-        noise = even_noise(number, 1, self.estimator.dim).expand(-1, len(self), -1)
-        return self.from_noise(noise)[0]
-
-    def _flow(self) -> zuko.distributions.NormalizingFlow:
-        flow: zuko.distributions.NormalizingFlow = self.estimator.head(self.features)
+    def flow(self) -> zuko.distributions.NormalizingFlow:
+        """The flow over standardized values."""
+        flow: zuko.distributions.NormalizingFlow = self.network.head(self.features)
         return flow
 
-    def log_prob(self, theta: Any) -> Tensor:
-        """Log-density at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        standard, log_volume = self.estimator.standard(theta, self.features)
-        log_prob = self._standard_log_prob(standard)
-        return self._cut(theta, log_prob.to(theta.dtype) + log_volume)
+    def log_prob(self, theta: Tensor) -> Tensor:
+        """The log-density of theta (..., N, D), (..., N)."""
+        standard, log_volume = self.network.standard(theta, self.features)
+        return self._standard_log_prob(standard).to(theta.dtype) + log_volume
 
     def _standard_log_prob(self, standard: Tensor) -> Tensor:
         """The log-density of standardized values (..., N, D), as (..., N)."""
-        if self._knows_splines:
-            return _splines.log_prob(self.estimator.head, self.features, standard)
-        log_prob: Tensor = self._flow().log_prob(standard)
+        if self.network.known_splines:
+            return _splines.log_prob(self.network.head, self.features, standard)
+        log_prob: Tensor = self.flow().log_prob(standard)
         return log_prob
 
-    @property
-    def _knows_splines(self) -> bool:
-        return getattr(self.estimator, "known_splines", False)
-
-    def log_prob_and_wide(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
-        """Log-densities of the flow, and those of the draws that noise times a spread makes."""
-        standard, log_volume = self.estimator.standard(theta, self.features)
-        flow = self._flow()
-        if self._knows_splines:
-            noise, log_slope = _splines.forward(self.estimator.head, self.features, standard)
+    def widened(self, theta: Tensor, spread: float) -> tuple[Tensor, Tensor]:
+        """The log-densities of theta, and those of the draws that noise times a spread makes."""
+        standard, log_volume = self.network.standard(theta, self.features)
+        flow = self.flow()
+        if self.network.known_splines:
+            noise, log_slope = _splines.forward(self.network.head, self.features, standard)
         else:
             noise, log_slope = flow.transform.call_and_ladj(standard)
         both = [flow.base.log_prob(noise), flow.base.log_prob(noise / spread)]
@@ -182,28 +79,20 @@ class FlowPosterior(CutPosterior):
         one, wide = ((value + log_slope).to(theta.dtype) + log_volume for value in both)
         return one, wide
 
-    def rsample(self, sample_shape: Shape | int = ()) -> Tensor:
-        """Draw ``(*sample_shape, N, D)`` of the flow, as a function of the weights; never cut."""
-        draws = self._flow().rsample(torch.Size(as_shape(sample_shape)))
-        theta: Tensor = self.estimator.original(draws, self.features)[0]
+    def rsample(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws ``(*shape, N, D)`` as a function of the weights."""
+        draws = self.flow().rsample(torch.Size(shape))
+        theta: Tensor = self.network.original(draws, self.features)[0]
         return theta
 
-    def _whole(self, shape: tuple[int, ...]) -> Tensor:
-        """Draws ``(*shape, N, D)`` of the flow itself."""
-        return self._whole_and_log_prob(shape)[0]
+    def sample(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws ``(*shape, N, D)``."""
+        return self.sample_and_log_prob(shape)[0]
 
     @torch.no_grad()
-    def sample_and_log_prob(self, sample_shape: Shape | int = ()) -> tuple[Tensor, Tensor]:
-        """Draws and their log-density, for the flow itself at the cost of the draws alone."""
-        if self.normalization == "cut":
-            theta = self.sample(sample_shape)
-            return theta, self.log_prob(theta)
-        return self._whole_and_log_prob(as_shape(sample_shape))
-
-    @torch.no_grad()
-    def _whole_and_log_prob(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Draws ``(*shape, N, D)`` of the flow itself, and their log-density."""
-        flow, number = self._flow(), math.prod(shape)
+    def sample_and_log_prob(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Draws ``(*shape, N, D)``, and their log-density."""
+        flow, number = self.flow(), math.prod(shape)
         noise = flow.base.sample((max(number, 1),))  # torch has no density of no draws
         both = self._unscaled(*self._inverse(flow, noise))
         theta, log_prob = (part[:number].reshape(*shape, *part.shape[1:]) for part in both)
@@ -217,16 +106,14 @@ class FlowPosterior(CutPosterior):
             The draws (L, N, D), their log-density, and that of what drew them, (L, N) each. It is
             the same for a spread of one; a larger one draws from a wider distribution.
         """
-        noise = noise[..., : self.estimator.support.size]  # shares have one number less
-        wide = spread * noise.to(self.features)
-        theta, log_prob = self._unscaled(*self._inverse(self._flow(), wide))
-        size = (wide.square() - noise.to(wide).square()).sum(dim=-1) / 2
-        log_proposal = log_prob + size.to(log_prob) - noise.shape[-1] * math.log(spread)
-        return theta, self._cut(theta, log_prob), log_proposal
+        noise = noise[..., : self.network.support.size]  # shares have one number less
+        noise = noise.to(self.features)
+        theta, log_prob = self._unscaled(*self._inverse(self.flow(), spread * noise))
+        return theta, log_prob, wider(log_prob, noise, spread)
 
     def _inverse(self, flow: Any, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws from noise of the base, and their log-density."""
-        log_base, head = flow.base.log_prob(noise), self.estimator.head
+        log_base, head = flow.base.log_prob(noise), self.network.head
         if _splines.has_steps(head):
             draws, log_slope = _splines.inverse(head, self.features, noise)
             log_prob, some = log_base + log_slope, self._standard_log_prob(draws[:NUM_COMPARED])
@@ -237,8 +124,8 @@ class FlowPosterior(CutPosterior):
 
     def _unscaled(self, draws: Tensor, log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """Standardized draws and their log-density, in the units of theta."""
-        theta, log_volume = self.estimator.original(draws, self.features)
-        return theta, log_prob.to(self.estimator.dtype) + log_volume
+        theta, log_volume = self.network.original(draws, self.features)
+        return theta, log_prob.to(self.network.dtype) + log_volume
 
 
 class FlowEstimator(NeuralEstimator):
@@ -288,7 +175,6 @@ class FlowEstimator(NeuralEstimator):
 
     def make_head(self, num_features: int) -> nn.Module:
         """The flow."""
-        self.num_features = num_features
         flow: nn.Module = zuko.flows.NSF(
             features=self.support.size,
             context=num_features,
@@ -304,6 +190,6 @@ class FlowEstimator(NeuralEstimator):
         """Whether densities need not be left to zuko."""
         return _splines.agrees(self.head, self.num_features, self.support.size)
 
-    def forward(self, x: Any) -> FlowPosterior:
-        """The posteriors given ``x`` ``(N, *x_shape)``."""
-        return FlowPosterior(self, self.embed(x))
+    def plain(self, x: Tensor) -> FlowDensity:
+        """The flows themselves, on the whole space."""
+        return FlowDensity(self, self.embed(x))

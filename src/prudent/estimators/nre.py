@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from prudent.estimators.base import NeuralEstimator, NeuralPosterior
-from prudent.estimators.importance import SamplingReport
+from prudent.estimators.base import NeuralEstimator
 from prudent.estimators.networks import MLP
-from prudent.estimators.sampling import weighted
-from prudent.priors.density import log_density
+from prudent.posteriors.density import Density, Facts
 from prudent.priors.support import Support
 
 # A call of the network takes as long as so many of its products.
@@ -22,38 +20,29 @@ PRODUCTS_OF_CALL = 2e7
 PAPER = {"bounded": False, "linear": False}
 
 
-class RatioPosterior(NeuralPosterior):
-    """Prior times ratio for N observations; unnormalized."""
+class RatioDensity(Density):
+    """The prior times a ratio for N observations, up to a constant for each.
 
-    @property
-    def overhead(self) -> float:
-        """The draws whose evaluation takes as long as a call (:mod:`prudent.coverage.passes`)."""
-        draws: float = PRODUCTS_OF_CALL / self.estimator.num_weights
-        return draws
+    Args:
+        network: The estimator.
+        features: The features of the observations, (N, F).
+    """
 
-    @property
-    def _like(self) -> Tensor:
-        return self.features.new_empty(0, dtype=self.estimator.dtype)
+    def __init__(self, network: "RatioEstimator", features: Tensor) -> None:
+        facts = Facts(ratio=True, overhead=PRODUCTS_OF_CALL / network.num_weights)
+        like = features.new_empty(len(features), 0, dtype=network.dtype)
+        super().__init__(network.prior, network.dim, like, facts)
+        self.network, self.features = network, features
 
-    def log_ratio(self, theta: Any) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        theta = self._theta(theta)
-        standard = self.estimator.place(theta, self.features)
-        logit: Tensor = self.estimator.head(standard, self.features)
+    def rows(self, index: Tensor | slice) -> "RatioDensity":
+        """The densities of some observations; nothing is embedded again."""
+        return RatioDensity(self.network, self.features[index])
+
+    def log_ratio(self, theta: Tensor) -> Tensor:
+        """The log of posterior over prior at theta (..., N, D), (..., N)."""
+        standard = self.network.place(theta, self.features)
+        logit: Tensor = self.network.head(standard, self.features)
         return logit.squeeze(-1).to(theta.dtype)
-
-    def log_prob(self, theta: Any) -> Tensor:
-        """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
-        return self.log_prob_and_ratio(theta)[0]
-
-    def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
-        """What :meth:`log_prob` and :meth:`log_ratio` return, by one evaluation."""
-        theta = self._theta(theta)
-        log_ratio = self.log_ratio(theta)
-        return log_density(self.estimator.prior, theta) + log_ratio, log_ratio
-
-    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
-        return weighted(self, self.estimator.prior, shape, method, like=self._like)
 
 
 class RatioEstimator(NeuralEstimator):
@@ -92,6 +81,6 @@ class RatioEstimator(NeuralEstimator):
         self.num_weights = sum(weight.numel() for weight in head.parameters())
         return head
 
-    def forward(self, x: Any) -> RatioPosterior:
-        """The posteriors given ``x`` ``(N, *x_shape)``."""
-        return RatioPosterior(self, self.embed(x))
+    def plain(self, x: Tensor) -> RatioDensity:
+        """The ratios themselves."""
+        return RatioDensity(self, self.embed(x))

@@ -25,13 +25,14 @@ from prudent._arrays import MOST_AT_ONCE, as_shape, as_tensor, in_pieces
 from prudent._extras import require
 from prudent._randomness import seeded
 from prudent._settings import whole
-from prudent.contracts import Normalizable, Shape
+from prudent.contracts import Shape
 from prudent.coverage.alpha import alpha
 from prudent.errors import DataError, InputError
 from prudent.estimators._description import verdict_of
 from prudent.estimators.importance import SamplingReport, joined
 from prudent.estimators.novelty import Observed
 from prudent.estimators.sampling import complaint
+from prudent.posteriors.density import facts_of
 from prudent.priors.checks import check_prior, marginal_density
 from prudent.priors.density import log_density
 from prudent.priors.support import Support
@@ -321,6 +322,10 @@ class Summaries:
         self._told_draws()
         return CredibleRegion(self, level, least, *self._cloud)
 
+    def contains(self, theta: Any, level: float) -> Tensor:
+        """Whether each theta (..., N, D) is inside the region of a level, (..., N)."""
+        return self.region(level).contains(theta)
+
     def _least_alpha(self, level: float) -> Tensor:
         """The alpha from which on a theta is inside the region of a level, (N,)."""
         return torch.full((len(self),), 1 - level)
@@ -337,8 +342,8 @@ class Summaries:
         places = support(draws)[0]
         start = places[best, torch.arange(len(self), device=draws.device)]
         target: Any = self
-        if isinstance(self, Normalizable) and self.normalization == "pool":
-            target = self.unnormalized()
+        if facts_of(self).divided == "pool":
+            target = target.unnormalized()
         spread = places.std(dim=0).clamp(min=torch.finfo(places.dtype).tiny)
 
         def log_prob(away: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,12 +24,12 @@ from prudent.datasets.simulate import draw_pairs, new_pairs, simulate
 from prudent.datasets.streaming import OnDisk
 from prudent.errors import DataError, InputError, StoreError, printable
 from prudent.experiments.config import LACKS_PRIOR, RunConfig
+from prudent.fitting import networks_of, note_constant, untrained
 from prudent.priors.checks import check_prior, dtype_of, to_spec
 from prudent.priors.files import Described
 from prudent.priors.given import as_prior
 from prudent.problems import Problem
 from prudent.training import methods
-from prudent.training.fitting import networks_of, note_constant, untrained
 
 # Where there are no test pairs, so many rows or this share of them are held out.
 HELD_OUT = 2000

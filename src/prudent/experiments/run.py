@@ -28,13 +28,13 @@ from prudent.experiments import store
 from prudent.experiments.config import RunConfig
 from prudent.experiments.inputs import Inputs, pairs_to_test, simulated
 from prudent.experiments.store import Run
+from prudent.fitting import check_device, fit, networks_of
 from prudent.history import History
 from prudent.loading import load
 from prudent.priors.checks import dtype_for
 from prudent.priors.density import log_density, support_bounds
 from prudent.problems import Problem, source_digest
 from prudent.training import methods
-from prudent.training.fitting import check_device, fit, networks_of
 from prudent.version import __version__
 
 # The draws that a thorough run keeps of one posterior, and the candidates for exact ones.

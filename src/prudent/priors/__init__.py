@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from prudent.priors.given import independent as independent
     from prudent.priors.given import truncated as truncated
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__)

@@ -7,7 +7,6 @@ from prudent._lazy import attach
 if TYPE_CHECKING:
     from prudent.recalibration.conformal import Conformal as Conformal
     from prudent.recalibration.conformal import conformalize as conformalize
-    from prudent.recalibration.temperature import Powered as Powered
     from prudent.recalibration.temperature import fit_temperature as fit_temperature
     from prudent.recalibration.temperature import recalibrate as recalibrate
 

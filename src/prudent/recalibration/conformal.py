@@ -27,17 +27,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from prudent._arrays import as_tensor
 from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
-from prudent.contracts import FromNoise, Normalizable
+from prudent.adapters.estimator import borrowed
 from prudent.datasets.provenance import to_judge
-from prudent.diagnostics._points import has_density, rows_of
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
 from prudent.estimators._description import unjudged
-from prudent.estimators.importance import SamplingReport
-from prudent.estimators.summaries import Summaries, alphas
+from prudent.estimators.summaries import alphas
+from prudent.posteriors.density import facts_of, undivided
+from prudent.posteriors.posterior import Posterior
 from prudent.priors.checks import check_prior, dtype_for
 
 # Draws of each posterior, and pairs at a time.
@@ -101,50 +100,40 @@ class Levels:
         return cls(alphas, tensors["low"], tensors["high"])
 
 
-class ConformalPosterior(Summaries):
-    """Posteriors of N observations with regions that hold what they promise."""
+@dataclass(frozen=True, eq=False)
+class ConformalRegions:
+    """The regions of N observations by conformal levels.
 
-    def __init__(self, estimator: "Conformal", inner: Any, x: Tensor) -> None:
-        self.estimator, self.inner, self.x = estimator, inner, x
-        self.observed = getattr(inner, "observed", None)
+    Args:
+        levels: The levels.
+        x: The observations, (N, ...).
+    """
 
-    def __len__(self) -> int:
-        return len(self.x)
+    levels: Levels
+    x: Tensor
 
-    def log_prob(self, theta: Any) -> Tensor:
-        """The log-density at ``theta`` (..., N, D), as (..., N)."""
-        value: Tensor = self.inner.log_prob(theta)
-        return value
+    def least_alpha(self, level: float) -> Tensor:
+        """The alpha from which on a theta is inside the region of a level, (N,)."""
+        return self.levels.least_alpha(level, self.x)
 
-    def _draw(self, shape: tuple[int, ...], **how: str) -> tuple[Tensor, SamplingReport | None]:
-        if isinstance(self.inner, Summaries):
-            return self.inner._draw(shape, **how)
-        draws: Tensor = self.inner.sample(shape, **how)
-        return draws, None
+    def rows(self, index: Tensor | slice) -> "ConformalRegions":
+        """The regions of some observations."""
+        return ConformalRegions(self.levels, self.x[index])
 
-    def rows(self, index: Tensor | slice) -> "ConformalPosterior":
-        """The posteriors of some observations."""
-        return ConformalPosterior(self.estimator, self.inner.rows(index), self.x[index])
+    def cloud(self, posterior: Any) -> tuple[Tensor, Tensor]:
+        """Log-densities of the draws that measure alpha, and the logs of their weights, (L, N).
 
-    @cached_property
-    def _cloud(self) -> tuple[Tensor, Tensor]:
-        # Made as for the pairs that made the levels, and anew for other observations: with the
-        # same noise everywhere, its chance would be in all regions.
+        They are made as for the pairs that made the levels, and anew for other observations: with
+        the same noise everywhere, its chance would be in all regions.
+        """
         parts = []
-        for index in torch.arange(len(self)).split(CHUNK):
-            some, x = rows_of(self.estimator.inner, self.inner, self.x, index), self.x[index]
-            with seeded(0, "region", sha256(x.detach().cpu().numpy().tobytes())):
-                parts.append(cloud(some, len(x), check_prior(self.estimator.prior)))
+        for index in torch.arange(len(self.x)).split(CHUNK):
+            some = posterior if len(index) == len(self.x) else posterior.rows(index)
+            data = self.x[index].detach().cpu().numpy().tobytes()
+            with seeded(0, "region", sha256(data)):
+                parts.append(cloud(some, len(index), check_prior(posterior.estimator.prior)))
         density, log_weight = (torch.cat(own, dim=1) for own in zip(*parts, strict=True))
         return density, log_weight
-
-    def _least_alpha(self, level: float) -> Tensor:
-        least: Tensor = self.estimator.levels.least_alpha(level, self.x)
-        return least
-
-    def contains(self, theta: Any, level: float) -> Tensor:
-        """Whether each theta (..., N, D) is inside the region of a level, (..., N)."""
-        return self.region(level).contains(theta)
 
 
 class Conformal:
@@ -160,12 +149,11 @@ class Conformal:
         self.prior, self.normalized = inner.prior, inner.normalized
         self.info = unjudged(inner)
 
-    def __call__(self, x: Any) -> ConformalPosterior:
+    def __call__(self, x: Any) -> Posterior:
         """The posteriors given ``x``."""
-        own = getattr(self.inner, "observations", None)
-        observed = as_tensor("x", x).detach() if own is None else own(x)
-        inner = self.inner(observed if own is None and not isinstance(x, Tensor) else x)
-        return ConformalPosterior(self, inner, observed)
+        inner = _of_ours(self.inner)(x)
+        regions = ConformalRegions(self.levels, inner.x.detach())
+        return Posterior(self, inner.density, inner.x, inner.observed, regions)
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -228,7 +216,8 @@ def conformalize(
     """
     pairs, _ = to_judge(estimator, theta, x)
     with seeded(seed, "conformal"):
-        parts = [alphas_of(estimator(b.x), b.theta).cpu() for b in pairs.batches(CHUNK)]
+        posteriors = _of_ours(estimator)
+        parts = [alphas_of(posteriors(b.x), b.theta).cpu() for b in pairs.batches(CHUNK)]
     alphas = torch.cat(parts)
     if bool(alphas.isnan().any()):
         raise InputError("some densities of these pairs are NaN: the estimator is broken.")
@@ -237,6 +226,11 @@ def conformalize(
         ends = torch.full((1, flat.shape[1]), torch.inf)
         return Conformal(estimator, Levels([alphas.sort().values], -ends, ends))
     return Conformal(estimator, _by_region(alphas, flat, max_regions, seed))
+
+
+def _of_ours(estimator: Any) -> Any:
+    """An estimator whose posteriors are ours; another one is adapted."""
+    return estimator if hasattr(estimator, "density") else borrowed(estimator)
 
 
 def _by_region(alphas: Tensor, flat: Tensor, max_regions: int, seed: int) -> Levels:
@@ -260,7 +254,7 @@ def _by_region(alphas: Tensor, flat: Tensor, max_regions: int, seed: int) -> Lev
 @torch.no_grad()
 def cloud(posterior: Any, number: int, dim: int) -> tuple[Tensor, Tensor]:
     """Log-densities of draws of N posteriors and the logs of their weights, (L, N) each."""
-    if isinstance(posterior, FromNoise):
+    if facts_of(posterior).noise:
         _, density, proposal = posterior.from_noise(even_noise(NUM_DRAWS, number, dim))
         return density, density - proposal
     density = posterior.log_prob(posterior.sample((NUM_DRAWS,)))
@@ -270,9 +264,10 @@ def cloud(posterior: Any, number: int, dim: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
-    if not has_density(posterior):
-        raise InputError(f"expected a density, and {type(posterior).__name__} has no `log_prob`.")
+    facts = facts_of(posterior)
+    if not facts.density:
+        raise InputError(facts.lacks.format("region"))
     # What is outside the prior's support is no part of the regions, so that a cut stays.
-    if isinstance(posterior, Normalizable) and posterior.normalization != "cut":
-        posterior = posterior.unnormalized()
+    if facts.divided != "cut":
+        posterior = undivided(posterior)
     return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))

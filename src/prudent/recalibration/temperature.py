@@ -36,7 +36,8 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.contracts import Adjusted, Estimator, Normalizable
+from prudent.adapters.estimator import Adapted, borrowed
+from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.datasets.provenance import to_judge
@@ -51,13 +52,8 @@ from prudent.diagnostics.expected_coverage import (
 )
 from prudent.diagnostics.verdict import band
 from prudent.errors import InputError, unknown_name
-from prudent.estimators import Ensemble, NeuralEstimator, ensemble
-from prudent.estimators._description import unjudged
-from prudent.estimators.ensemble import floored
-from prudent.estimators.importance import SamplingReport
-from prudent.estimators.sampling import weighted
-from prudent.estimators.summaries import Summaries
-from prudent.priors.checks import dtype_for
+from prudent.estimators import Ensemble, NeuralEstimator
+from prudent.posteriors.parts import floored
 from prudent.priors.density import log_density
 
 # Temperatures that are tried, and the factor to which the one found is right.
@@ -107,8 +103,8 @@ def recalibrate(
         seed: The seed of draws.
 
     Returns:
-        An estimator with another ``temperature``: an :class:`prudent.estimators.Ensemble`, of one
-        member if there was one, or of foreign densities a :class:`Powered` one.
+        The estimator with another ``temperature``, of the same kind and with the same weights; a
+        foreign density is then a ratio, and an object of another kind is adapted.
 
     >>> import prudent
     >>> problem = prudent.problems.get("gaussian")
@@ -128,11 +124,11 @@ def recalibrate(
 
 def tempered(estimator: Any, temperature: float, floor: float = 0.0) -> Any:
     """An estimator at another temperature, in the way of its kind; a floor is for flows."""
-    if isinstance(estimator, Powered):
-        return Powered(estimator.inner, estimator.temperature * temperature)
     if isinstance(estimator, NeuralEstimator | Ensemble):
-        return ensemble.tempered(estimator, temperature, floor)
-    return Powered(estimator, temperature)
+        return estimator.tempered(temperature, floor)
+    if not isinstance(estimator, Adapted):
+        estimator = borrowed(estimator)
+    return estimator.tempered(temperature)
 
 
 def fit_temperature(
@@ -152,7 +148,7 @@ def fit_temperature(
         raise InputError(f"{number} pairs are too few to recalibrate; pass {LEAST_PAIRS} or more.")
     first = parts[0][0]
     cheap = isinstance(first, NeuralEstimator | Ensemble) and first.normalized
-    as_it_came = not isinstance(first, Ensemble) or (first.temperature, first.floor) == (1, 0)
+    as_it_came = not getattr(first, "is_warm", False)
     share = min(1.0, (MOST_PAIRS if cheap else MOST_KEPT) / number)
     judges = [
         _Judge(estimator, pairs[: math.ceil(share * len(pairs))], seed)
@@ -295,63 +291,3 @@ class _Judge:
         """The normalized log-density of each truth, (N,)."""
         parts = self._at(temperature, floor)
         return self._known([value - points.log_mass.logsumexp(dim=0) for value, points in parts])
-
-
-class PoweredPosterior(Summaries):
-    """Posteriors of N observations at a temperature."""
-
-    def __init__(self, estimator: "Powered", x: Tensor) -> None:
-        self.estimator, self.x, self.inner = estimator, x, estimator.inner(x)
-        if isinstance(self.inner, Normalizable):  # it is not normalized here in any case
-            self.inner = self.inner.unnormalized()
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """Unnormalized log-density at ``theta`` (..., N, D), as (..., N)."""
-        ratio = self.log_ratio(theta)
-        return log_density(self.estimator.prior, theta).to(ratio.device) + ratio
-
-    def log_ratio(self, theta: Tensor) -> Tensor:
-        """Log of posterior over prior at ``theta`` (..., N, D), as (..., N)."""
-        whole: Tensor = self.inner.log_prob(theta)  # on the device of the model
-        known = log_density(self.estimator.prior, theta).to(whole.device)
-        value: Tensor = (whole - known) / self.estimator.temperature
-        return value.masked_fill(known == -torch.inf, 0.0)
-
-    def _draw(self, shape: tuple[int, ...], method: str = "auto") -> tuple[Tensor, SamplingReport]:
-        like = torch.empty(0, dtype=dtype_for(self.estimator.inner))
-        return weighted(self, self.estimator.prior, shape, method, like)
-
-    def rows(self, index: Tensor | slice) -> "PoweredPosterior":
-        """The posteriors of some observations."""
-        return PoweredPosterior(self.estimator, self.x[index])
-
-
-class Powered:
-    """A foreign estimator at a temperature: unnormalized.
-
-    Args:
-        inner: Any estimator.
-        temperature: The number by which the log of posterior over prior is divided.
-    """
-
-    normalized = False
-
-    def __init__(self, inner: Estimator, temperature: float) -> None:
-        self.inner, self.prior, self.temperature = inner, inner.prior, temperature
-        self.info = unjudged(inner)
-
-    def observations(self, x: Any) -> Tensor:
-        """Observations as a tensor, a single one with a row of its own if the inner knows how."""
-        own = getattr(self.inner, "observations", torch.as_tensor)
-        found: Tensor = own(x)
-        return found
-
-    def __call__(self, x: Any) -> PoweredPosterior:
-        """The posteriors given ``x``."""
-        return PoweredPosterior(self, self.observations(x))
-
-    def __repr__(self) -> str:
-        return f"<Powered at temperature {self.temperature:.3g}, of {self.inner!r}>"

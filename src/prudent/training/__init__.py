@@ -6,7 +6,6 @@ from prudent._lazy import attach
 
 if TYPE_CHECKING:
     from prudent.training import methods as methods
-    from prudent.training.fitting import fit as fit
     from prudent.training.loop import train as train
     from prudent.training.objectives import balance as balance
     from prudent.training.objectives import bce as bce

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from prudent._progress import Progress, Reporter
 from prudent._randomness import derive, seeded
-from prudent.contracts import Evaluation, Normalizable, PerPair
+from prudent.contracts import Evaluation, PerPair
 from prudent.datasets import Data, Pairs
 from prudent.datasets.pairs import num_batches
 from prudent.errors import TrainingError
 from prudent.estimators import NeuralEstimator
+from prudent.posteriors.density import undivided
 from prudent.training.checkpoint import Checkpoints, TrainingState
 from prudent.training.objectives import WeightedSum
 from prudent.training.options import Options
@@ -155,9 +156,7 @@ def _validate(state: TrainingState, validation: Data) -> dict[str, float]:
     parts: dict[str, list[PerPair]] = {}
     for batch in validation.batches(VALIDATION_BATCH):
         batch = batch.to(state.device)
-        posterior = estimator(batch.x)
-        if isinstance(posterior, Normalizable):  # the loss is that of the density being trained
-            posterior = posterior.unnormalized()
+        posterior = undivided(estimator(batch.x))  # the loss is that of what is being trained
         for name, term in objective.evaluate(posterior, batch.theta).items():
             sums[name] += float(term.value) * len(batch) / len(validation)
             for key, figure in term.figures.items():

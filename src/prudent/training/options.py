@@ -48,7 +48,7 @@ class Options:
 
     None for ``patience`` means never, for other settings the method's own. Members of an ensemble
     that differ in seeds share their training pairs; with folds each of K validates on a Kth of the
-    pairs and trains on the rest, and repetitions cut other folds. From ``num_samples`` on, the
+    pairs and trains on the rest. From ``num_samples`` on, the
     settings are those of :class:`prudent.coverage.CoveragePenalty`; the proposal may be a torch
     distribution as well.
     """
@@ -73,8 +73,8 @@ class Options:
     ensemble: str | None = setting(
         None, choices=("seeds", "folds"), help="Members differ in seeds or in the pairs left out"
     )
-    repetitions: int = setting(1, least=1, help="Times to cut folds anew, with new members")
-    pool: str | None = setting(None, choices=POOLS, help="Average of densities or of their logs")
+    repetitions: int = setting(1, least=1, most=1, help="Times that folds are cut")
+    pool: str | None = setting(None, choices=POOLS, help="The average of densities")
     recalibrate: str | None = setting(
         None, choices=("no", *TARGETS), help="Fit a temperature afterwards, for this coverage"
     )

@@ -30,7 +30,7 @@ from prudent.priors.checks import check_prior, dtype_of, to_spec
 from prudent.priors.files import Described
 from prudent.priors.given import as_prior
 from prudent.problems.problem import Problem
-from prudent.recalibration.temperature import fit_temperature, tempered
+from prudent.recalibration.temperature import fit_temperature
 from prudent.training import methods
 from prudent.training.checkpoint import Checkpoints
 from prudent.training.loop import train
@@ -158,8 +158,8 @@ def fit(
     estimator, unseen = _train_members(train_one, data, settings, seed)
     if settings.recalibrate not in (None, "no"):
         repair = fit_temperature(unseen, target=settings.recalibrate, seed=seed)
-        estimator = tempered(estimator, *repair)
-        unseen = [(tempered(member, *repair), pairs) for member, pairs in unseen]
+        estimator = estimator.tempered(*repair)
+        unseen = [(member.tempered(*repair), pairs) for member, pairs in unseen]
         info |= dict(zip(("temperature", "floor"), repair, strict=True))
     if isinstance(estimator, Ensemble) and settings.ensemble == "folds":
         estimator.out_of_fold = replace(diagnose_parts(unseen, seed=seed), strays=astray)
@@ -209,44 +209,24 @@ def _train_members(
     Returns:
         The estimator, and parts of it with the pairs that they did not train on.
     """
-    number, pool = options.members or 1, options.pool or "mixture"
+    number = options.members or 1
     split = data.split(options.validation_fraction, seed)
     if number == 1:
         single = train_one(split, seed, "", "training")
         return single, [(single, split[1].sample())]
-    crossed = options.ensemble == "folds"
-    rounds = options.repetitions if crossed else 1
-    if rounds > 1 and not isinstance(data, Pairs):
-        raise InputError("`repetitions` need data in memory; these are larger. Pass 1.")
-    seeds = [derive(seed, "repetition", r) if r else seed for r in range(rounds)]
-    folds = [data.folds(number, own) for own in seeds]
+    fold = data.folds(number, seed) if options.ensemble == "folds" else None
     members = []
-    for index in range(number * rounds):
-        if crossed:
-            split = data.held_out(folds[index // number], index % number)
-        own, title = derive(seed, "member", index), f"training {index + 1} of {number * rounds}"
+    for index in range(number):
+        if fold is not None:
+            split = data.held_out(fold, index)
+        own, title = derive(seed, "member", index), f"training {index + 1} of {number}"
         members.append(train_one(split, own, f"member-{index}", title))
-    if not crossed:
-        ensemble = Ensemble(members, pool)
+    if fold is None:
+        ensemble = Ensemble(members)
         return ensemble, [(ensemble, split[1].sample())]
-    found = [data.fold_of_pairs(fold) for fold in folds]
-    places = [fold + r * number for r, fold in enumerate(found) if fold is not None]
-    ensemble = Ensemble(members, pool, torch.stack(places) if places else None)
-    if rounds == 1:
-        held_out = [data.held_out(folds[0], k)[1].sample() for k in range(number)]
-        return ensemble, list(zip(members, held_out, strict=True))
-    return ensemble, _unseen(ensemble, data.sample())
-
-
-def _unseen(ensemble: Ensemble, pairs: Pairs) -> Unseen:
-    """The pairs by the members that did not train on them, of each repetition one, pooled."""
-    assert ensemble.fold is not None
-    groups, group = ensemble.fold.unique(dim=1, return_inverse=True)
-    members = list(ensemble)
-    return [
-        (Ensemble([members[k] for k in chosen], ensemble.pool), pairs[group == index])
-        for index, chosen in enumerate(groups.T.tolist())
-    ]
+    held_out = [data.held_out(fold, k)[1].sample() for k in range(number)]
+    unseen: Unseen = list(zip(members, held_out, strict=True))
+    return Ensemble(members, data.fold_of_pairs(fold)), unseen
 
 
 def _data(theta: Any, x: Any, invalid: str, dtype: torch.dtype) -> tuple[Data, Problem | None]:

@@ -1,0 +1,1 @@
+"""What posteriors are made of: densities, parts that change them, and what can be asked."""
