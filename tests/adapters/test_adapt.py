@@ -139,7 +139,9 @@ def test_recalibration_repairs_and_does_not_vouch_for_the_original():
     repaired = prudent.recalibrate(adapted, *pairs(NORMAL, 300, 0))
     assert repaired(x[0]).verdict.startswith("not measured")
     # The spread is too small by 0.6, so that the log ratio is about 1 / 0.36 as steep.
-    assert 2.0 < repaired.temperature < 4.5
+    calibrated = prudent.recalibrate(adapted, *pairs(NORMAL, 300, 0), target="calibrated")
+    assert 2.0 < calibrated.temperature < 4.5
+    assert repaired.temperature > calibrated.temperature
     verdict = prudent.diagnose(repaired, theta, x, progress=False).verdict
     assert verdict.kind != "over-confident"
     assert adapted(x[0]).verdict.startswith("over-confident")

@@ -139,7 +139,7 @@ class Foreign(Density):
         return super().sample_and_log_prob(shape)
 
 
-class Adapted:
+class Adapted(_description.Described):
     """A model of another library as an estimator; made by :func:`prudent.adapt`.
 
     Called with observations ``(N, *x_shape)`` or one of them, as a tensor, array or list, it
@@ -254,8 +254,10 @@ class Adapted:
     def _of(self, model: Model, x: Tensor) -> Foreign:
         return Foreign(self, model, x if model.embed is None else model.embed(x))
 
-    def tempered(self, temperature: float) -> Self:
+    def tempered(self, temperature: float, floor: float = 0.0) -> Self:
         """The model at another temperature; its densities are then known by their ratios alone."""
+        if floor:
+            raise InputError("a floor is for flows of prudent; pass the temperature alone.")
         other = copy.copy(self)
         other.temperature = positive("temperature", self.temperature * temperature)
         other.info = _description.unjudged(self)
@@ -280,13 +282,6 @@ class Adapted:
         if not self.normalized:
             return "an unnormalized density: everything, with draws by importance or a chain"
         return "a density and draws: everything"
-
-    def summary(self) -> str:
-        """What the model is, what it can do, and the verdict about it, for reading."""
-        return _description.text(type(self).__name__, self._rows())
-
-    def _repr_html_(self) -> str:
-        return _description.page(type(self).__name__, self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
         weights = sum(weight.numel() for weight in self.parameters())

@@ -9,6 +9,20 @@ from prudent.priors.checks import to_spec
 NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
 
 
+class Described:
+    """What describes itself by names and values; a mixin."""
+
+    def _rows(self) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """What the estimator is and can do, and the verdict about it, for reading."""
+        return text(type(self).__name__, self._rows())
+
+    def _repr_html_(self) -> str:
+        return page(type(self).__name__, self._rows())
+
+
 def verdict_of(estimator: Any) -> str:
     """What a diagnosis said of an estimator, or that there was none."""
     known = getattr(estimator, "info", {}).get("verdict")

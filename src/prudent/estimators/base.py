@@ -54,7 +54,7 @@ def check_floor(floor: float) -> float:
     return floor
 
 
-class Saved(nn.Module):
+class Saved(_description.Described, nn.Module):
     """A network that writes itself to one file: its weights, and the rest as JSON."""
 
     prior: Prior
@@ -115,12 +115,8 @@ class Saved(nn.Module):
             warnings.warn(told, stacklevel=2)
         write_atomic(path, self.to_bytes())
 
-    def summary(self) -> str:
-        """What the estimator is, what it was trained on, and the verdict about it, for reading."""
-        return _description.text(type(self).__name__, _description.rows(self))
-
-    def _repr_html_(self) -> str:
-        return _description.page(type(self).__name__, _description.rows(self))
+    def _rows(self) -> list[tuple[str, str]]:
+        return _description.rows(self)
 
     def observations(self, x: Any) -> Tensor:
         """Observations as a tensor ``(N, *x_shape)``."""

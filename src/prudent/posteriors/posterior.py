@@ -4,7 +4,7 @@ This is the one place that converts and checks theta. Densities below it take wh
 """
 
 from functools import cached_property
-from typing import Any, Protocol, Self, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -19,17 +19,14 @@ from prudent.posteriors.density import Density, Facts
 from prudent.priors.density import log_density
 
 
-class Regions(Protocol):
-    """Regions of other levels than those of the density, for N observations."""
+class Levels(Protocol):
+    """Levels of regions other than those of the density."""
 
-    def least_alpha(self, level: float) -> Tensor:
-        """The alpha from which on a theta is inside the region of a level, (N,)."""
+    def least_alpha(self, level: float, x: Tensor) -> Tensor:
+        """The alpha from which on a theta is inside the region of a level, given x (N, ...)."""
 
     def cloud(self, posterior: Any) -> tuple[Tensor, Tensor]:
         """Log-densities of the draws that measure alpha, and the logs of their weights, (L, N)."""
-
-    def rows(self, index: Tensor | slice) -> Self:
-        """Those of some observations."""
 
 
 @final
@@ -41,7 +38,7 @@ class Posterior(Summaries):
         density: Their densities.
         x: The observations, (N, ...), as the estimator takes them.
         observed: The observations and the test of whether they are like the simulations, or None.
-        regions: Regions of other levels than those of the density, or None.
+        levels: Levels of regions other than those of the density, or None.
     """
 
     def __init__(
@@ -50,10 +47,10 @@ class Posterior(Summaries):
         density: Density,
         x: Tensor,
         observed: Observed | None = None,
-        regions: Regions | None = None,
+        levels: Levels | None = None,
     ) -> None:
         self.estimator, self.density, self.x = estimator, density, x
-        self.observed, self.regions = observed, regions
+        self.observed, self.levels = observed, levels
 
     def __len__(self) -> int:
         return len(self.density)
@@ -137,18 +134,17 @@ class Posterior(Summaries):
     def rows(self, index: Tensor | slice) -> "Posterior":
         """The posteriors of some observations; nothing is embedded again."""
         observed = self.observed and self.observed.rows(index)
-        regions = self.regions and self.regions.rows(index)
         density, x = self.density.rows(index), self.x[index]
-        return Posterior(self.estimator, density, x, observed, regions)
+        return Posterior(self.estimator, density, x, observed, self.levels)
 
     def unnormalized(self) -> "Posterior":
         """The same posteriors without a search for what their densities must be divided by."""
         density = self.density.undivided()
-        return Posterior(self.estimator, density, self.x, self.observed, self.regions)
+        return Posterior(self.estimator, density, self.x, self.observed, self.levels)
 
     @cached_property
     def _cloud(self) -> tuple[Tensor, Tensor]:
-        return super()._cloud if self.regions is None else self.regions.cloud(self)
+        return super()._cloud if self.levels is None else self.levels.cloud(self)
 
     def map(self) -> Tensor:
         """The parameters of highest density inside the prior, (N, D)."""
@@ -157,6 +153,6 @@ class Posterior(Summaries):
 
     def _least_alpha(self, level: float) -> Tensor:
         self._need_density(f"region of level {level:g}")
-        if self.regions is None:
+        if self.levels is None:
             return super()._least_alpha(level)
-        return self.regions.least_alpha(level)
+        return self.levels.least_alpha(level, self.x)

@@ -37,7 +37,7 @@ from prudent.estimators._description import unjudged
 from prudent.estimators.summaries import alphas
 from prudent.posteriors.density import facts_of, undivided
 from prudent.posteriors.posterior import Posterior
-from prudent.priors.checks import check_prior, dtype_for
+from prudent.priors.checks import dtype_for
 
 # Draws of each posterior, and pairs at a time.
 NUM_DRAWS, CHUNK = 512, 256
@@ -65,7 +65,7 @@ class Levels:
         """The region of each observation, (N,)."""
         if len(self.alphas) == 1:
             return torch.zeros(len(x), dtype=torch.long)
-        flat = x.flatten(1).cpu().to(self.low)[:, None]
+        flat = x.detach().flatten(1).cpu().to(self.low)[:, None]
         return ((flat > self.low) & (flat <= self.high)).all(dim=-1).int().argmax(dim=1)
 
     def least_alpha(self, level: float, x: Tensor) -> Tensor:
@@ -76,6 +76,20 @@ class Levels:
             rank = math.floor(round((len(own) + 1) * (1 - level), 9))
             cuts.append(float(own[rank - 1]) if rank > 0 else -torch.inf)
         return torch.tensor(cuts, dtype=self.alphas[0].dtype)[self.place(x)]
+
+    def cloud(self, posterior: Any) -> tuple[Tensor, Tensor]:
+        """Log-densities of the draws that measure alpha, and the logs of their weights, (L, N).
+
+        They are made as for the pairs that made the levels, and anew for other observations: with
+        the same noise everywhere, its chance would be in all regions.
+        """
+        parts = []
+        for index in torch.arange(len(posterior)).split(CHUNK):
+            some = posterior if len(index) == len(posterior) else posterior.rows(index)
+            with seeded(0, "region", sha256(some.x.detach().cpu().numpy().tobytes())):
+                parts.append(cloud(some, len(some), some.density.dim))
+        density, log_weight = (torch.cat(own, dim=1) for own in zip(*parts, strict=True))
+        return density, log_weight
 
     def adjusted(self, alphas: Tensor, x: Tensor) -> Tensor:
         """The alphas (N,) as shares: the region of a level holds those of one minus it or more."""
@@ -100,42 +114,6 @@ class Levels:
         return cls(alphas, tensors["low"], tensors["high"])
 
 
-@dataclass(frozen=True, eq=False)
-class ConformalRegions:
-    """The regions of N observations by conformal levels.
-
-    Args:
-        levels: The levels.
-        x: The observations, (N, ...).
-    """
-
-    levels: Levels
-    x: Tensor
-
-    def least_alpha(self, level: float) -> Tensor:
-        """The alpha from which on a theta is inside the region of a level, (N,)."""
-        return self.levels.least_alpha(level, self.x)
-
-    def rows(self, index: Tensor | slice) -> "ConformalRegions":
-        """The regions of some observations."""
-        return ConformalRegions(self.levels, self.x[index])
-
-    def cloud(self, posterior: Any) -> tuple[Tensor, Tensor]:
-        """Log-densities of the draws that measure alpha, and the logs of their weights, (L, N).
-
-        They are made as for the pairs that made the levels, and anew for other observations: with
-        the same noise everywhere, its chance would be in all regions.
-        """
-        parts = []
-        for index in torch.arange(len(self.x)).split(CHUNK):
-            some = posterior if len(index) == len(self.x) else posterior.rows(index)
-            data = self.x[index].detach().cpu().numpy().tobytes()
-            with seeded(0, "region", sha256(data)):
-                parts.append(cloud(some, len(index), check_prior(posterior.estimator.prior)))
-        density, log_weight = (torch.cat(own, dim=1) for own in zip(*parts, strict=True))
-        return density, log_weight
-
-
 class Conformal:
     """An estimator with conformal levels; densities and draws are those of the inner one.
 
@@ -152,8 +130,7 @@ class Conformal:
     def __call__(self, x: Any) -> Posterior:
         """The posteriors given ``x``."""
         inner = _of_ours(self.inner)(x)
-        regions = ConformalRegions(self.levels, inner.x.detach())
-        return Posterior(self, inner.density, inner.x, inner.observed, regions)
+        return Posterior(self, inner.density, inner.x, inner.observed, self.levels)
 
     @cached_property
     def dtype(self) -> torch.dtype:

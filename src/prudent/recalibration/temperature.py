@@ -36,7 +36,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.adapters.estimator import Adapted, borrowed
+from prudent.adapters.estimator import borrowed
 from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
@@ -124,11 +124,8 @@ def recalibrate(
 
 def tempered(estimator: Any, temperature: float, floor: float = 0.0) -> Any:
     """An estimator at another temperature, in the way of its kind; a floor is for flows."""
-    if isinstance(estimator, NeuralEstimator | Ensemble):
-        return estimator.tempered(temperature, floor)
-    if not isinstance(estimator, Adapted):
-        estimator = borrowed(estimator)
-    return estimator.tempered(temperature)
+    known = estimator if hasattr(estimator, "tempered") else borrowed(estimator)
+    return known.tempered(temperature, floor)
 
 
 def fit_temperature(
