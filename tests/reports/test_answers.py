@@ -333,13 +333,19 @@ def test_names_of_arrays_are_remembered(place):
     ok(place, "sample", "named", "--observation", "x.npy", "-n", "5", "-o", "named.npz")
 
 
-def test_the_command_that_repeats_a_run_on_files_does(place):
-    named = ["train", "--data", "sims_named.npz", "--prior", "prior.toml"]
-    ok(place, "report", "named", "-o", "named.html")
-    page = html.unescape((place / "named.html").read_text())
+def test_the_command_that_repeats_a_run_on_files_does(tmp_path):
+    arrays = simulated(300, 0)
+    np.savez(
+        tmp_path / "s.npz", **{"in": arrays["theta"], "out": arrays["x"], "more": arrays["x"]}
+    )
+    (tmp_path / "prior.toml").write_text(PRIOR)
+    named = ["train", "--data", "s.npz", "--prior", "prior.toml", "--theta", "in", "--x", "out"]
+    ok(tmp_path, *named, *TINY, "-o", "run")
+    ok(tmp_path, "report", "run", "-o", "page.html")
+    page = html.unescape((tmp_path / "page.html").read_text())
     (line,) = re.findall(r"prudent (train .*-o again)", page)
-    assert line.startswith(" ".join([*named, "--theta in --x out --config named/config.json"]))
-    ok(place, *shlex.split(line), "-q")
+    assert line == " ".join([*named, "--config run/config.json -o again"])
+    ok(tmp_path, *shlex.split(line), "-q")
     for file in ("config.json", "model.safetensors"):
-        assert (place / "named" / file).read_bytes() == (place / "again" / file).read_bytes()
-    assert "importing" not in command(*shlex.split(line), cwd=place).stderr
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+    assert "importing" not in command(*shlex.split(line), cwd=tmp_path).stderr
