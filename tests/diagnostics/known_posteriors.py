@@ -94,12 +94,12 @@ def wrong(name, widen=1.0, shift=0.0):
     """
     problem = prudent.problems.get(name)
 
-    def log_density(theta, x):
+    def wrong_density(theta, x):
         moved = theta - shift * torch.eye(problem.dim)[0]
         value = problem.log_posterior(moved, x) / widen**2
         return value + log_density(problem.prior, theta)
 
-    return density(log_density, problem.prior)
+    return density(wrong_density, problem.prior)
 
 
 def two_modes(theta, x):
