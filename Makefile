@@ -61,7 +61,7 @@ lint: venv
 	$(BIN)/lint-imports
 
 quick: venv
-	$(PYTEST) -m "not slow and not process and not browser and not nightly"
+	$(PYTEST) -m "not slow and not process and not browser and not nightly" --ignore tests/adapters
 
 # What else there is runs beside the tests: it waits for disks and for processes of its own.
 test: $(VENV)/.stamp-peers
