@@ -3,13 +3,14 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from multiprocessing.process import BaseProcess
 
 import pytest
-from sweeping import GUARD, wait_for
+from sweeping import GUARD, end, session, wait_for
 
 from prudent.errors import StoreError
 from prudent.experiments import RunConfig
@@ -96,6 +97,30 @@ def test_calls_that_wait_for_a_worker_that_dies_are_given_up():
             with pytest.raises(WorkerDied, match="^signal 9$"):
                 future.result(GUARD)
         assert engine.submit(os.getpid).result(GUARD)
+
+
+HANGS = """
+import ctypes, pathlib
+pathlib.Path("hangs").touch()
+ctypes.PyDLL(None).sleep(100_000)  # with the lock of the interpreter, so that no thread can act
+"""
+PARENT = f"""
+from prudent.experiments.engines.local import Local
+with Local(1) as engine:
+    engine.submit(exec, {HANGS!r}).result()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_that_never_comes_back_ends_with_its_parent(tmp_path):
+    words = [sys.executable, "-c", PARENT]
+    parent = subprocess.Popen(words, cwd=tmp_path, start_new_session=True)
+    try:
+        assert wait_for((tmp_path / "hangs").exists)
+        parent.kill()
+        assert wait_for(lambda: not session(parent.pid))
+    finally:
+        end(parent)
 
 
 def test_an_abandoned_call_makes_room():
