@@ -17,9 +17,12 @@ def any_theta(monkeypatch):
 def disagreeing(monkeypatch):
     """Weighted draws of which two looks never agree."""
 
-    def draws(*args):
-        found = weighted_draws(*args)
-        return found._replace(resolved=torch.zeros_like(found.resolved))
+    def disagreeing(look):
+        def draws(*args):
+            found = look(*args)
+            return found._replace(resolved=torch.zeros_like(found.resolved))
 
-    weighted_draws = _points.weighted_draws
-    monkeypatch.setattr(_points, "weighted_draws", draws)
+        return draws
+
+    for name in ("one_look", "two_looks"):
+        monkeypatch.setattr(_points, name, disagreeing(getattr(_points, name)))

@@ -7,6 +7,7 @@ from torch.distributions import Independent, Normal, Uniform
 
 import prudent
 from prudent.diagnostics import Ranks
+from prudent.priors.density import log_density as log_prior
 from prudent.problems import slcp
 from prudent.problems.gaussian import NOISE
 
@@ -97,7 +98,7 @@ def wrong(name, widen=1.0, shift=0.0):
     def wrong_density(theta, x):
         moved = theta - shift * torch.eye(problem.dim)[0]
         value = problem.log_posterior(moved, x) / widen**2
-        return value + log_density(problem.prior, theta)
+        return value + log_prior(problem.prior, theta)
 
     return density(wrong_density, problem.prior)
 

@@ -9,12 +9,12 @@ for all pairs, :math:`E[g g^\top]`, and their differences near that mean one P f
 
 import math
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from prudent._settings import whole
+from prudent._students import Students
 from prudent.contracts import Posterior, Prior
 from prudent.coverage.alpha import effective_size
 from prudent.coverage.proposals import Draws, evaluated, over
@@ -25,8 +25,8 @@ from prudent.priors.density import log_density, trial_draws
 # about the nominal at each of the scales (in units of the prior's spread), and the prior.
 SCALES = (1.5, 0.5, 0.15, 0.05, 0.015)
 SHARES = (3, 2, *(1 for _ in SCALES), 6)
-# Degrees of freedom of all but the prior, and the factor by which estimated widths are widened.
-FREEDOM, WIDEN = 5, 1.2
+# The factor by which estimated widths are widened.
+WIDEN = 1.2
 # The step of the differences of scores, and the farthest step to a mean, in posterior widths.
 DIFFERENCE, FARTHEST = 0.3, 3.0
 # Scores beyond this many per spread belong to no width that floating-point numbers resolve.
@@ -87,7 +87,12 @@ class Nominal:
     def _propose(self, posterior: Posterior, number: int, theta: Tensor) -> tuple[Tensor, Tensor]:
         """The candidates, and the log-density of the mixture that they come from."""
         spread = self.spread.to(theta)
-        clouds = [*_near_mean(posterior, theta, spread), *_near_nominal(theta)]
+        widths = theta.new_tensor(SCALES)[:, None].expand(-1, theta.shape[1])
+        around = Students.around(torch.zeros_like(theta), widths)
+        clouds = [
+            *_near_mean(posterior, theta, spread),
+            *(Students(*(part[at : at + 1] for part in around)) for at in range(len(SCALES))),
+        ]
         edges = [round(number * part / sum(SHARES)) for part in accumulate(SHARES, initial=0)]
         *counts, rest = (last - first for first, last in pairwise(edges))
         local = [cloud.sample(count) for cloud, count in zip(clouds, counts, strict=True)]
@@ -102,52 +107,20 @@ class Nominal:
         return drawn, mixed - volume
 
 
-class _Cloud(NamedTuple):
-    """A Student distribution for each of N pairs, relative to the nominal in prior spreads."""
-
-    center: Tensor  # (N, D)
-    width: Tensor  # (N, D), along the axes
-    axes: Tensor  # (N, D, D), orthonormal columns
-
-    def sample(self, number: int) -> Tensor:
-        """Draws (number, N, D)."""
-        noise = self.center.new_empty(number, *self.center.shape).normal_()
-        chi = noise.new_empty(number, len(self.center), FREEDOM).normal_().square().mean(-1)
-        # Axes of equal width are arbitrary, the symmetric root of the covariance is not.
-        root = self.axes * self.width.unsqueeze(1) @ self.axes.mT
-        return self.center + torch.einsum("lnd,ndk->lnk", noise, root) * chi.rsqrt().unsqueeze(-1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density (L, N) of values (L, N, D)."""
-        along = torch.einsum("lnd,ndk->lnk", value - self.center, self.axes) / self.width
-        dim, half = value.shape[-1], (FREEDOM + value.shape[-1]) / 2
-        constant = math.lgamma(half) - math.lgamma(FREEDOM / 2)
-        constant -= dim / 2 * math.log(FREEDOM * math.pi)
-        tail = half * (along.square().sum(-1) / FREEDOM).log1p()
-        return constant - tail - self.width.log().sum(-1)
-
-
-def _near_nominal(theta: Tensor) -> list[_Cloud]:
-    """Round clouds about the nominal, one for each scale."""
-    axes = torch.ones_like(theta).diag_embed()
-    center = torch.zeros_like(theta)
-    return [_Cloud(center, torch.full_like(theta, scale), axes) for scale in SCALES]
-
-
-def _near_mean(posterior: Posterior, theta: Tensor, spread: Tensor) -> tuple[_Cloud, _Cloud]:
-    """Clouds about the posterior's mean by the precision of the pair, and by that of the batch."""
+def _near_mean(posterior: Posterior, theta: Tensor, spread: Tensor) -> tuple[Students, Students]:
+    """Students about the posterior's mean by the precision of the pair, and that of the batch."""
     score = _clean(_score(posterior, theta.unsqueeze(0))[0] * spread)
     common = (score.T @ score / len(score)).expand(len(score), -1, -1)
     batch = _stepped(torch.zeros_like(score), score, common)
     # At the mean so far, and a little ahead of it along each parameter.
     step = DIFFERENCE * common[0].diagonal().clamp(min=1.0).rsqrt()
     ahead = torch.cat((torch.zeros_like(step).unsqueeze(0), step.diag())).unsqueeze(1)
-    found = _score(posterior, theta + (batch.center + ahead) * spread) * spread
+    found = _score(posterior, theta + (batch.mean + ahead) * spread) * spread
     precision = ((found[0] - found[1:]) / step[:, None, None]).transpose(0, 1)
     precision = (precision + precision.mT) / 2
     usable = (precision.abs() < STEEPEST**2).all(dim=-1).all(dim=-1)
     precision = torch.where(usable[:, None, None], precision, common)
-    return _stepped(batch.center, _clean(found[0]), precision), batch
+    return _stepped(batch.mean[0], _clean(found[0]), precision), batch
 
 
 def _score(posterior: Posterior, theta: Tensor) -> Tensor:
@@ -166,15 +139,19 @@ def _clean(score: Tensor) -> Tensor:
     return torch.where(finite, score.clamp(-STEEPEST, STEEPEST), 0.0)
 
 
-def _stepped(start: Tensor, score: Tensor, precision: Tensor) -> _Cloud:
-    """The cloud about the mean that the score and precision at the start, (N, D), point to."""
+def _stepped(start: Tensor, score: Tensor, precision: Tensor) -> Students:
+    """Students about the mean that the score and precision at the start, (N, D), point to."""
     curvature, axes = torch.linalg.eigh(precision)
     # Between modes the curvature is negative, but its size still tells the width.
     width = curvature.abs().clamp(min=1.0).rsqrt()
     step = torch.einsum("nd,ndk->nk", score, axes) * width
     farthest = FARTHEST * math.sqrt(score.shape[1])
     step = step * (farthest / step.norm(dim=-1, keepdim=True).clamp(min=farthest))
-    return _Cloud(start + torch.einsum("nk,ndk->nd", step * width, axes), WIDEN * width, axes)
+    mean = start + torch.einsum("nk,ndk->nd", step * width, axes)
+    # The factor of the covariance without squares, which single precision has no digits for.
+    lower = torch.linalg.qr((axes * width.unsqueeze(1)).mT).R.mT
+    sign = lower.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return Students(mean.unsqueeze(0), (WIDEN * sign * lower).unsqueeze(0))
 
 
 def _resample(weight: Tensor, number: int) -> Tensor:

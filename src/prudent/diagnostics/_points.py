@@ -12,7 +12,7 @@ Draws from the posterior have equal weights; those outside the prior's support h
 makes its draws from standard normal noise. Where it takes the noise from us (``from_noise``), the
 noise is a Sobol sequence, shifted at random for each observation: it fills space more evenly than
 random numbers do, so that with two parameters 256 draws are worth more than 1,024 random ones. A
-ratio cannot draw, so its draws are weighted (:mod:`prudent.estimators.importance`).
+ratio cannot draw, so its draws are weighted (:mod:`prudent.estimators.learning`).
 """
 
 import math
@@ -28,7 +28,8 @@ from prudent.contracts import Estimator, Posterior, Prior, Rows, SampleAndLogPro
 from prudent.coverage import alpha
 from prudent.coverage.draws import pool_scores
 from prudent.datasets import Pairs
-from prudent.estimators.importance import Target, climbed, draws_per_round, weighted_draws
+from prudent.estimators.learning import Target, one_look
+from prudent.estimators.looks import climbed, two_looks
 from prudent.priors.density import log_density
 
 NUM_DRAWS = 1024
@@ -38,6 +39,8 @@ NUM_EVEN_DRAWS = {2: 256, 5: 512}
 NUM_POOLED = 128
 # So many posteriors are searched for peaks that are higher than what is known by so many nats.
 NUM_SEARCHED, HIGHER = 32, 1.0
+# The share of pairs that may be not resolved while others are trusted, by the number of looks.
+MOST_UNRESOLVED = {1: 0.03, 2: 0.25}
 # Densities are told apart in so many bins, down to so many nats below the highest.
 NUM_BINS, DEEPEST = 512, 40.0
 
@@ -207,36 +210,38 @@ class Draws:
 
 
 class Importance:
-    """Weighted draws that learn where the posterior is.
+    """Weighted draws that learn where the posterior is (:mod:`prudent.estimators.learning`).
 
     Args:
         estimator: The estimator, with the prior in whose units it learns.
-        dim: The number of parameters.
+        looks: 1 for a look from the prior, whose result the truths may give away; 2 for another
+            one around truths, too, which takes more than twice the time.
         hints: Places (M, D) of other modes, or None. What is not near one is not resolved, then.
     """
 
     name = "importance"
+    # Fits of few rows at a time cost more than their evaluations.
+    at_once = 64
 
-    def __init__(self, estimator: Estimator, dim: int, hints: Tensor | None = None) -> None:
-        self.estimator, self.prior, self.hints = estimator, estimator.prior, hints
+    def __init__(self, estimator: Estimator, looks: int = 2, hints: Tensor | None = None) -> None:
+        self.estimator, self.prior = estimator, estimator.prior
+        self.looks, self.hints = looks, hints
         # What is in the way in so many pairs is overlooked in some of the others.
-        self.most_unresolved = 0.25 if hints is None else 1.0
-        # Fits of few rows at a time cost more than their evaluations.
-        self.at_once = draws_per_round(dim) // 4
+        self.most_unresolved = MOST_UNRESOLVED[looks] if hints is None else 1.0
 
     def __call__(self, posterior: Posterior, pairs: Pairs, log_prob: Tensor) -> Points:
-        """Draws with their weights; one of two proposals starts around truths or other modes."""
+        """Draws with their weights; a second look starts around truths or other modes."""
         target, point, number = self.target(posterior, pairs), pairs.theta, len(pairs)
         if self.hints is not None:
             _, own = climbed(target, self.prior, number, point.unsqueeze(0))
             point, height = climbed(target, self.prior, number, self.hints.unsqueeze(1))
-        draws = weighted_draws(target, self.prior, number, point)
+        look = one_look if self.looks == 1 else two_looks
+        draws = look(target, self.prior, number, point)
         if self.hints is not None:
             other = draws.resolved & (height > own + HIGHER)
             draws = draws._replace(resolved=other, missed=torch.zeros_like(other))
-        log_share = draws.log_proposal + math.log(len(draws.theta))
-        log_mass = draws.log_prob - log_share
-        prior_mass = log_density(self.prior, draws.theta) - log_share
+        log_mass = draws.log_prob - draws.log_share
+        prior_mass = log_density(self.prior, draws.theta) - draws.log_share
         columns = (draws.theta, draws.log_prob, log_mass, prior_mass)
         theta, density, log_mass, prior_mass = (column.to(log_prob) for column in columns)
         return Points(theta, density, log_mass, prior_mass, draws.resolved, draws.missed)
@@ -246,7 +251,7 @@ class Importance:
 
         def log_prob(theta: Tensor, rows: Tensor) -> Tensor:
             some = rows_of(self.estimator, posterior, pairs.x, rows)
-            value: Tensor = some.log_prob(theta.to(pairs.theta)).double().cpu()
+            value: Tensor = some.log_prob(theta.to(pairs.theta)).cpu().to(theta)
             return value.masked_fill(log_density(self.prior, theta) == -torch.inf, -torch.inf)
 
         return log_prob
@@ -265,7 +270,7 @@ class Search:
     """
 
     def __init__(self, estimator: Estimator, dim: int, seed: int) -> None:
-        self.importance, self.seed = Importance(estimator, dim), seed
+        self.importance, self.seed = Importance(estimator), seed
         self.hints, self.rows = torch.empty(0, dim), torch.empty(0, dtype=torch.long)
         self.num_left = NUM_SEARCHED
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from prudent._randomness import seeded
+from prudent._students import Students
 from prudent.contracts import Estimator, Prior
 from prudent.datasets import Pairs
 from prudent.diagnostics._bands import TINIEST
 from prudent.diagnostics.expected_coverage import Measurement
-from prudent.estimators._students import Students
 from prudent.posteriors.density import facts_of, undivided
 from prudent.priors.density import log_density
 
@@ -87,10 +87,8 @@ def _kernels(draws: Tensor) -> Students:
     """Kernels of several widths, one around each of some draws (L, N, D)."""
     number, dim = len(draws), draws.shape[-1]
     spread = torch.diag_embed(draws.std(dim=0).clamp(min=1e-30)).unsqueeze(0)
-    start, even = (
-        Students(draws.mean(dim=0, keepdim=True), spread),
-        torch.zeros_like(draws[..., 0]),
-    )
+    start = Students(draws.mean(dim=0, keepdim=True), spread)
+    even = torch.zeros_like(draws[..., 0])
     factor = start.fitted(start.standardized(draws), even[None], torch.ones_like(even[:1])).factor
     width = torch.tensor(WIDTHS).repeat(number)[:number].to(draws) * number ** (-1 / (dim + 4))
     return Students(draws, width[:, None, None, None] * factor)

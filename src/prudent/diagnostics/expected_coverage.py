@@ -9,9 +9,9 @@ all through :func:`prudent.coverage.alpha`:
   give the region's threshold; comparing every cell with the truth and adding up the masses is the
   same without the sort. Independent of the estimate used in training.
 - ``samples``: draws from the posterior, equal weights; for flows.
-- ``importance``: weighted draws, in any number of dimensions; for ratios. Those of three
-  parameters in a box have draws of their own (:mod:`prudent.diagnostics._mixtures`); what they do
-  not resolve is left to the others, and then to the grid.
+- ``importance``: weighted draws, in any number of dimensions; for ratios
+  (:mod:`prudent.estimators.learning`). They look once; what that does not resolve, they look at
+  twice.
 
 Models that draw and have no density, or a slow one, have no highest-density regions to measure:
 
@@ -43,7 +43,6 @@ from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.diagnostics._grid import MAX_DIM, MUCH, Grid
-from prudent.diagnostics._mixtures import Mixtures
 from prudent.diagnostics._points import (
     NUM_SEARCHED,
     Draws,
@@ -58,14 +57,12 @@ from prudent.diagnostics._points import (
 )
 from prudent.diagnostics.verdict import NORMAL_95
 from prudent.errors import InputError, unknown_name
-from prudent.estimators.importance import NUM_ERRORS
+from prudent.estimators.learning import NUM_ERRORS
 from prudent.posteriors.density import facts_of, undivided
 from prudent.priors.density import support_bounds
 
 METHODS = ("grid", "samples", "importance", "draws")
 LEVELS = tuple(round(0.01 * step, 2) for step in range(1, 100))
-# Ratios of so many parameters have draws of their own.
-MIXED = 3
 # The region whose volume is reported.
 VOLUME_LEVEL = 0.9
 # With fewer points than this to carry it, a posterior's alpha can be off by more than 0.05.
@@ -336,7 +333,7 @@ def _with_hints(
     Where many pairs have another mode unseen, only those are resolved in which it is seen now.
     """
     estimator, seed, doubtful = search.importance.estimator, search.seed, False
-    strategy = Importance(estimator, pairs.dim, search.hints)
+    strategy = Importance(estimator, hints=search.hints)
     searched = torch.isin(pairs.row_numbers, search.rows).nonzero().squeeze(1)
     with seeded(seed, "hints"):
         for rows in (searched, torch.arange(len(pairs))):
@@ -458,10 +455,6 @@ def choose(
         return
     even = estimator.normalized and facts.noise
     boxed = support_bounds(prior, dim) is not None
-    if method == "auto" and boxed and not estimator.normalized and dim == MIXED:
-        yield Mixtures(estimator, dim)
-        yield Importance(estimator, dim)
-        return
     if method == "auto":
         method = "grid" if dim <= MAX_DIM and boxed and not even else "samples"
     if method not in METHODS:
@@ -471,7 +464,7 @@ def choose(
         yield grid
         # Modes that random points hardly ever hit would escape weighted draws as well.
         if not grid.sparse:
-            yield Importance(estimator, dim)
+            yield Importance(estimator)
         return
     # A ratio draws by resampling, in which few distinct draws may be left: weights lose nothing.
     if method == "samples" and estimator.normalized:
@@ -479,4 +472,5 @@ def choose(
         # Few draws of a flow may be left inside the support to which it is cut.
         if facts.divided != "cut":
             return
-    yield Importance(estimator, dim)
+    yield Importance(estimator, looks=1)
+    yield Importance(estimator)

@@ -41,8 +41,7 @@ from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
 from prudent.datasets.provenance import to_judge
-from prudent.diagnostics._mixtures import Mixtures
-from prudent.diagnostics._points import Points, Samples, Strategy, randomized_alpha
+from prudent.diagnostics._points import Importance, Points, Samples, Strategy, randomized_alpha
 from prudent.diagnostics.expected_coverage import (
     FEW_POINTS,
     LEVELS,
@@ -232,7 +231,7 @@ class _Judge:
                     "a temperature needs the density of every draw, and this posterior has none, "
                     "or one that is too slow for that."
                 )
-            if estimator.normalized or isinstance(strategy, Mixtures):
+            if estimator.normalized or isinstance(strategy, Importance):
                 # Points of wider posteriors serve narrower ones as well, not the other way round.
                 estimator, self.start = tempered(estimator, START), START
                 ladder = choose(estimator, pairs, num_draws=NUM_DRAWS)

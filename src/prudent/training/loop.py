@@ -98,8 +98,6 @@ def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
     estimator, objective, options = state.estimator, state.objective, state.options
     estimator.train()
     objective.train()
-    # The weight of the regularizer rises linearly from zero, if that is asked for.
-    ramp = min(1.0, state.epoch / options.warmup_epochs) if options.warmup_epochs else 1.0
     batch_size = options.pairs_per_step(len(training))
     num_steps = num_batches(len(training), batch_size)
     found: dict[str, list[float]] = {}
@@ -107,7 +105,7 @@ def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
     for step, batch in enumerate(training.batches(batch_size, state.order), start=1):
         # Batch normalization changes its buffers in a step that may have to be taken back.
         buffers = [(buffer, buffer.clone()) for buffer in estimator.embedding.buffers()]
-        figures = _step(state, batch, ramp)
+        figures = _step(state, batch)
         broken = [name for name, value in figures.items() if not math.isfinite(value)]
         if broken:
             skipped += 1
@@ -130,11 +128,11 @@ def _pass(state: TrainingState, training: Data) -> dict[str, Any]:
     return {**dict.fromkeys(objective.weights), **means, "skipped": skipped}
 
 
-def _step(state: TrainingState, batch: Pairs, ramp: float) -> dict[str, float]:
+def _step(state: TrainingState, batch: Pairs) -> dict[str, float]:
     """Gradients of one batch, clipped but not yet applied; its figures."""
     batch = batch.to(state.device)
     terms = state.objective.evaluate(state.estimator(batch.x), batch.theta)
-    loss = state.objective.total(terms, ramp)
+    loss = state.objective.total(terms)
     state.optimizer.zero_grad()
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(state.weights, state.options.clip_norm)

@@ -103,11 +103,9 @@ class WeightedSum:
                 found[name] = evaluation(term, posterior, theta)
         return {name: found[name] for name in self.objectives}
 
-    def total(self, terms: Mapping[str, Evaluation], ramp: float = 1.0) -> Tensor:
-        """The weighted sum of the terms, with the weights after the first times ``ramp``."""
-        first = next(iter(self.weights))
-        weights = {n: weight * (1.0 if n == first else ramp) for n, weight in self.weights.items()}
-        values = [weights[name] * term.factor * term.value for name, term in terms.items()]
+    def total(self, terms: Mapping[str, Evaluation]) -> Tensor:
+        """The weighted sum of the terms."""
+        values = [self.weights[name] * term.factor * term.value for name, term in terms.items()]
         return torch.stack(values).sum()
 
     def train(self, mode: bool = True) -> None:  # noqa: FBT001, FBT002 (as torch has it)

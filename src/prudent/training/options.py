@@ -79,7 +79,7 @@ class Options:
         None, choices=("no", *TARGETS), help="Fit a temperature afterwards, for this coverage"
     )
     weight: float | None = setting(None, least=0, help="Weight of the regularizer")
-    warmup_epochs: int = setting(0, least=0, help="Epochs over which the weight rises from zero")
+    warmup_epochs: int = setting(0, least=0, most=0, help="No longer a setting: always 0")
     num_samples: int = setting(16, least=1, help="Draws that estimate the alpha of each pair")
     proposal: str | Any | None = setting(None, choices=PROPOSALS, help="Source of these draws")
     target: str | float = setting(

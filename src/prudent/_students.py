@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
-
-from prudent._randomness import even_noise
 
 # Degrees of freedom, an even number, and the factor of a fitted variance: tails too thin make
 # importance weights explode.
@@ -43,30 +42,32 @@ class Students(NamedTuple):
         parts = zip(self, other, strict=True)
         return type(self)(*(mine.index_copy(1, index, new) for mine, new in parts))
 
-    def sample(self, number: int, *, even: bool = False) -> Tensor:
+    def sample(
+        self, number: int, noise: Callable[[int, int, int], Tensor] | None = None
+    ) -> Tensor:
         """Draws (L, N, D), as many of each component, in all the next multiple of K.
 
         Args:
             number: The number of draws of each target.
-            even: Whether the draws of a component fill its space evenly in direction.
+            noise: The source of standard normal noise (L, M, D) if it is to be more even than
+                random numbers are.
         """
         shape = (-(-number // len(self.mean)), *self.mean.shape)
-        if even:
-            noise = even_noise(shape[0], shape[1] * shape[2], shape[3]).view(shape)
-            noise = noise.to(self.mean)
+        if noise is None:
+            normal = self.mean.new_empty(shape).normal_()
         else:
-            noise = torch.randn(shape, dtype=self.mean.dtype)
+            normal = noise(shape[0], shape[1] * shape[2], shape[3]).view(shape).to(self.mean)
         # Minus twice the log of a uniform number is a chi-square of two degrees of freedom.
-        uniform = torch.rand(FREEDOM // 2, *shape[:3], dtype=self.mean.dtype)
+        uniform = self.mean.new_empty(FREEDOM // 2, *shape[:3]).uniform_()
         chi_square = -2 * uniform.clamp(min=1e-300).log().sum(dim=0)
-        noise = noise / (chi_square / FREEDOM).sqrt().unsqueeze(-1)
-        return (self.mean + torch.einsum("knde,lkne->lknd", self.factor, noise)).flatten(0, 1)
+        normal = normal / (chi_square / FREEDOM).sqrt().unsqueeze(-1)
+        return (self.mean + torch.einsum("knde,lkne->lknd", self.factor, normal)).flatten(0, 1)
 
     def standardized(self, theta: Tensor) -> Tensor:
         """Draws (L, N, D) in the coordinates of each component, (K, N, D, L)."""
         centred = theta.permute(1, 2, 0) - self.mean.unsqueeze(-1)
         # A product with the inverse of a small matrix is faster than solving for many draws.
-        eye = torch.eye(centred.shape[-2], dtype=centred.dtype)
+        eye = torch.eye(centred.shape[-2], dtype=centred.dtype, device=centred.device)
         standard: Tensor = torch.linalg.solve_triangular(self.factor, eye, upper=False) @ centred
         return standard
 

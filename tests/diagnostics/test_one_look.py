@@ -1,4 +1,4 @@
-"""Mixtures of three parameters against exact alphas, and what they must leave to others."""
+"""One look at ratios against exact alphas, and what it must leave to two."""
 
 import math
 
@@ -9,26 +9,26 @@ from shapes import Case
 
 from prudent._randomness import seeded
 from prudent.datasets import Pairs
-from prudent.diagnostics._mixtures import ENOUGH, Mixtures
+from prudent.diagnostics import _points
 from prudent.diagnostics._points import Importance
 from prudent.diagnostics.expected_coverage import _measured, measure
+from prudent.estimators.learning import ENOUGH
 
 NUMBER = 60
 
 
-def by_mixtures(estimator, theta, x):
-    """What mixtures alone say, with nothing left to others."""
-    pairs = Pairs.of(theta, x)
-    with seeded(0, "mixtures"), torch.no_grad():
-        return _measured(estimator, pairs, Mixtures(estimator, pairs.dim), 0)
+def by_one_look(estimator, theta, x):
+    """What one look alone says, with nothing left to two."""
+    with seeded(0, "one look"), torch.no_grad():
+        return _measured(estimator, Pairs.of(theta, x), Importance(estimator, looks=1), 0)
 
 
 @pytest.mark.parametrize("widen", [1.0, 0.8])
 @pytest.mark.parametrize("shape", ["correlated", "banana", "two modes", "bounded", "heavy-tailed"])
-def test_mixtures_agree_with_exact_alphas(shape, widen):
+def test_one_look_agrees_with_exact_alphas(shape, widen):
     """With so many points of equal weight an alpha is right to about 0.02."""
     case = Case(shape, 3, widen, 0.0, normalized=False, number=NUMBER)
-    measured = by_mixtures(case.estimator, case.theta, case.x)
+    measured = by_one_look(case.estimator, case.theta, case.x)
     assert measured.resolved.double().mean() >= 0.95
     assert measured.effective_size[measured.resolved].min() >= 0.99 * ENOUGH
     error = (measured.alpha - case.alpha)[measured.resolved]
@@ -43,7 +43,7 @@ def test_an_edge_of_the_box_may_cut_through_the_mode():
     x = torch.full((40, 3), 4.0)
     theta = x - (0.5 * torch.randn(40, 3, generator=torch.Generator().manual_seed(0))).abs()
     estimator = density(lambda theta, x: -2 * (theta - x).square().sum(-1), box(3))
-    measured = by_mixtures(estimator, theta, x)
+    measured = by_one_look(estimator, theta, x)
     squared = 4 * (theta - x).square().sum(-1)
     exact = torch.special.gammaincc(torch.tensor(1.5), squared / 2)
     assert bool(measured.resolved.all())
@@ -52,10 +52,10 @@ def test_an_edge_of_the_box_may_cut_through_the_mode():
 
 
 @pytest.mark.parametrize("shape", [(1.0, 0.02, 0.7), (0.3, 0.01, 4.0)], ids=["inside", "far"])
-def test_what_mixtures_may_overlook_is_not_resolved(shape):
+def test_what_one_look_may_overlook_is_not_resolved(shape):
     """Half of the mass in a spike of a millionth of the box: not one answer is trusted."""
     case = Case(shape, 3, 1.0, 0.0, normalized=False, number=NUMBER)
-    measured = by_mixtures(case.estimator, case.theta, case.x)
+    measured = by_one_look(case.estimator, case.theta, case.x)
     assert not bool(measured.resolved.any())
 
 
@@ -93,7 +93,8 @@ def test_pairs_that_are_not_resolved_go_to_draws_that_learn(monkeypatch, spike):
     call = Importance.__call__
 
     def spy(self, posterior, pairs, log_prob):
-        asked.append(len(pairs))
+        if self.looks == 2:
+            asked.append(len(pairs))
         return call(self, posterior, pairs, log_prob)
 
     monkeypatch.setattr(Importance, "__call__", spy)
@@ -104,8 +105,8 @@ def test_pairs_that_are_not_resolved_go_to_draws_that_learn(monkeypatch, spike):
     assert not bool((wrong & measured.resolved).any())
 
 
-def test_others_look_at_nothing_if_all_is_resolved(monkeypatch):
-    monkeypatch.setattr(Importance, "__call__", lambda *_: pytest.fail("they were asked"))
+def test_nobody_looks_twice_if_all_is_resolved(monkeypatch):
+    monkeypatch.setattr(_points, "two_looks", lambda *_: pytest.fail("asked"))
     case = Case("correlated", 3, 1.0, 0.0, normalized=False, number=20)
     measured = measure(case.estimator, Pairs.of(case.theta, case.x), progress=False)
     assert bool(measured.resolved.all())
@@ -120,6 +121,6 @@ def test_a_density_that_is_not_a_number_spoils_its_own_pair_only():
 
     good = torch.arange(20) != 3
     estimator = density(log_density, case.estimator.prior)
-    measured = by_mixtures(estimator, case.theta, case.x)
+    measured = by_one_look(estimator, case.theta, case.x)
     assert measured.resolved.tolist() == good.tolist()
     assert measured.valid.tolist() == good.tolist()
