@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ from prudent.priors.density import log_density, support_of
 # Each number of points is at least the first, and the second for each parameter: those of the
 # scan and of the first round; those that carry the flattened weight in the first fit; and those
 # of the largest weight, which a fit sees.
-SCANNED, DRAWN, FITTED, SEEN = (384, 64), (96, 24), (45, 8), (256, 64)
+SCANNED, DRAWN, FITTED, SEEN = (384, 64), (96, 24), (45, 15), (256, 128)
 # Shares by which the numbers grow from round to round: of draws, twice as many at most, and of
 # those that carry the weight.
 MORE_DRAWN, MOST_DRAWN, MORE_FITTED = 0.25, 2.0, 0.2
@@ -52,9 +52,9 @@ MORE_DRAWN, MOST_DRAWN, MORE_FITTED = 0.25, 2.0, 0.2
 FEW_PARAMETERS, NUM_STUDENTS, NARROW, NUM_FITS = 3, (4, 2), 0.4, 4
 # The least variance of a first fit, in that of the prior.
 LEAST_VARIANCE = 1e-6
-# A posterior is done if so many points carry its weight, and this share of the last ones; rounds
-# at most.
-ENOUGH, GOOD_SHARE, MAX_ROUNDS = 500, 0.3, 20
+# A posterior is done if so many points carry its weight, at least the first and the second for
+# each parameter, and this share of the last ones; rounds at most.
+ENOUGH, GOOD_SHARE, MAX_ROUNDS = (500, 100), 0.3, 20
 # Integrals agree if their logs differ by less than a tolerance and so many standard errors.
 TOLERANCE, NUM_ERRORS = 0.05, 4.0
 # A truth gives away what was missed if one draw there would carry this share of the weight.
@@ -118,10 +118,7 @@ def one_look(target: Target, prior: Prior, num_rows: int, point: Tensor) -> Weig
     space = Space.of(prior, num_rows, point.dtype)
     known = space.inside.inv(point).unsqueeze(0)
 
-    def density(place: Tensor, rows: Tensor) -> Tensor:
-        return space.density(target, place, rows)
-
-    groups = list(_learned(density, space))
+    groups = list(_learned(target, space))
     most = max(len(points.place) for points, _ in groups)
     found = WeightedDraws(
         point.expand(most, -1, -1).clone(),
@@ -135,26 +132,27 @@ def one_look(target: Target, prior: Prior, num_rows: int, point: Tensor) -> Weig
         # A fit that has shrunk to a point has no density that is a number.
         log_share = (points.log_sum - log_volume).nan_to_num(torch.inf, torch.inf, torch.inf)
         found.theta[:number, rows] = theta
-        found.log_prob[:number, rows] = points.log_prob - log_volume
+        found.log_prob[:number, rows] = points.log_prob
         found.log_share[:number, rows] = log_share
-        at_point = density(known[:, rows], rows) - points.log_mixture(known[:, rows])
+        at_point = space.density(target, known[:, rows], rows)[1]
+        at_point = at_point - points.log_mixture(known[:, rows])
         total = points.log_weight.logsumexp(dim=0)
         found.missed[rows] = at_point[0] > total + math.log(MISSED)
         found.resolved[rows] = points.good & ~found.missed[rows]
     return found
 
 
-def _learned(density: Target, space: Space) -> Iterator[tuple[_Points, Tensor]]:
+def _learned(target: Target, space: Space) -> Iterator[tuple[_Points, Tensor]]:
     """The points of all targets, in groups that took as many rounds, and their numbers."""
     rows, dim = torch.arange(space.num_rows), len(space.scale)
-    place = space.sample(at_least(SCANNED, dim))
-    points = _Points.scan(space, place, density(place, rows))
+    place = space.sample(at_least(SCANNED, dim), even=True)
+    points = _Points.scan(space, place, space.density(target, place, rows))
     fit = points.first_fit()
     for step in range(MAX_ROUNDS):
         fit = points.fitted(fit, at_least(FITTED, dim) * (1 + MORE_FITTED * step))
         grown = min(1 + MORE_DRAWN * step, MOST_DRAWN)
         place = fit.sample(round(at_least(DRAWN, dim) * grown), even_noise)
-        points = points.joined(fit, place, density(place, rows))
+        points = points.joined(fit, place, space.density(target, place, rows))
         ready = points.good | (step == MAX_ROUNDS - 1)
         if bool(ready.any()):
             yield points.rows(ready), rows[ready]
@@ -169,7 +167,8 @@ class _Points:
 
     Args:
         place: The points, (L, N, D).
-        log_prob: The log-density of places there, (L, N).
+        log_prob: The log-density of theta there, (L, N).
+        log_place: The log-density of places there, (L, N).
         log_sum: The log of the sum of the densities of all sources, each times its number of
             points, (L, N).
         space: The prior, which was scanned.
@@ -180,6 +179,7 @@ class _Points:
 
     place: Tensor
     log_prob: Tensor
+    log_place: Tensor
     log_sum: Tensor
     space: Space
     fits: tuple[Students, ...]
@@ -187,16 +187,16 @@ class _Points:
     good: Tensor
 
     @classmethod
-    def scan(cls, space: Space, place: Tensor, log_prob: Tensor) -> Self:
+    def scan(cls, space: Space, place: Tensor, density: tuple[Tensor, Tensor]) -> Self:
         """The points that fill the prior."""
         log_sum = space.log_prob(place) + math.log(len(place))
         never = torch.zeros(place.shape[1], dtype=torch.bool)
-        return cls(place, log_prob, log_sum, space, (), (len(place),), never)
+        return cls(place, *density, log_sum, space, (), (len(place),), never)
 
     @property
     def log_weight(self) -> Tensor:
         """The log of the weights, whose sum is the integral of the density, (L, N)."""
-        return weights(self.log_prob - self.log_sum)
+        return weights(self.log_place - self.log_sum)
 
     def log_mixture(self, place: Tensor) -> Tensor:
         """The log of the sum over sources at other places (M, N, D), as (M, N)."""
@@ -208,20 +208,22 @@ class _Points:
     def rows(self, index: Tensor) -> Self:
         """The points of some targets."""
         return type(self)(
-            self.place[:, index], self.log_prob[:, index], self.log_sum[:, index], self.space,
-            tuple(fit.rows(index) for fit in self.fits), self.numbers, self.good[index],
+            self.place[:, index], self.log_prob[:, index], self.log_place[:, index],
+            self.log_sum[:, index], self.space, tuple(fit.rows(index) for fit in self.fits),
+            self.numbers, self.good[index],
         )  # fmt: skip
 
-    def joined(self, fit: Students, place: Tensor, log_prob: Tensor) -> Self:
+    def joined(self, fit: Students, place: Tensor, density: tuple[Tensor, Tensor]) -> Self:
         """These points and those of one more fit."""
         number, fresh = len(place), fit.log_prob(place)
         old = self.log_sum.logaddexp(fit.log_prob(self.place) + math.log(number))
         new = self.log_mixture(place).logaddexp(fresh + math.log(number))
-        every, log_sum = torch.cat((self.log_prob, log_prob)), torch.cat((old, new))
-        good = _agree(weights(every - log_sum), weights(log_prob - fresh))
+        log_place, log_sum = torch.cat((self.log_place, density[1])), torch.cat((old, new))
+        enough = at_least(ENOUGH, place.shape[-1])
+        good = _agree(weights(log_place - log_sum), weights(density[1] - fresh), enough)
         return type(self)(
-            torch.cat((self.place, place)), every, log_sum, self.space, (*self.fits, fit),
-            (*self.numbers, number), good,
+            torch.cat((self.place, place)), torch.cat((self.log_prob, density[0])), log_place,
+            log_sum, self.space, (*self.fits, fit), (*self.numbers, number), good,
         )  # fmt: skip
 
     def first_fit(self) -> Students:
@@ -250,12 +252,12 @@ class _Points:
         return fit
 
 
-def _agree(log_weight: Tensor, fresh: Tensor) -> Tensor:
+def _agree(log_weight: Tensor, fresh: Tensor, enough: int) -> Tensor:
     """Whether the weights of all points and of the last ones are enough and agree, (N,)."""
     size, own = size_of(log_weight), size_of(fresh)
     apart = log_weight.logsumexp(dim=0) - fresh.logsumexp(dim=0) + math.log(len(fresh))
     near = apart.abs() < TOLERANCE + NUM_ERRORS * (1 / size + 1 / own).sqrt()
-    return (size >= ENOUGH) & (own >= GOOD_SHARE * len(fresh)) & near
+    return (size >= enough) & (own >= GOOD_SHARE * len(fresh)) & near
 
 
 class Space(NamedTuple):
@@ -263,7 +265,6 @@ class Space(NamedTuple):
 
     Args:
         prior: The prior.
-        even: The prior, or draws of it that are even.
         inside: The map from the coordinates to the support.
         num_rows: The number of targets, N.
         mean: The mean of the prior in these coordinates, (D,).
@@ -271,7 +272,6 @@ class Space(NamedTuple):
     """
 
     prior: Prior
-    even: Any
     inside: Transform
     num_rows: int
     mean: Tensor
@@ -284,14 +284,15 @@ class Space(NamedTuple):
         inside = inside if inside.domain.event_dim else IndependentTransform(inside, 1)
         draws = inside.inv(prior.sample((NUM_SPREAD,)).double())
         mean, scale = draws.mean(dim=0), draws.std(dim=0).clamp(min=1e-100)
-        even = even_if_possible(prior)
-        return cls(prior, even, inside, num_rows, mean.to(dtype), scale.to(dtype))
+        return cls(prior, inside, num_rows, mean.to(dtype), scale.to(dtype))
 
-    def sample(self, number: int) -> Tensor:
-        """Draws of the prior (number, N, D), even if it has quantiles."""
-        shape = number, self.num_rows
-        even = isinstance(self.even, SampleAndLogProb)
-        theta = self.even.sample_and_log_prob(shape)[0] if even else self.prior.sample(shape)
+    def sample(self, number: int, *, even: bool = False) -> Tensor:
+        """Draws of the prior (number, N, D), which fill it evenly if it has quantiles."""
+        shape, source = (number, self.num_rows), even_if_possible(self.prior) if even else None
+        if isinstance(source, SampleAndLogProb):
+            theta, _ = source.sample_and_log_prob(shape)
+        else:
+            theta = self.prior.sample(shape)
         place: Tensor = self.inside.inv(theta.to(self.scale))
         return place
 
@@ -300,11 +301,12 @@ class Space(NamedTuple):
         theta = self.inside(place)
         return theta, self.inside.log_abs_det_jacobian(place, theta)
 
-    def density(self, target: Target, place: Tensor, rows: Tensor) -> Tensor:
-        """The log-density of some targets at places (L, n, D), of places, (L, n)."""
+    def density(self, target: Target, place: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-density of some targets at places (L, n, D), of theta and of places, (L, n)."""
         theta, log_volume = self.placed(place)
         parts = theta.split(max(1, CHUNK // len(rows)))
-        return torch.cat([target(part, rows) for part in parts]).to(place) + log_volume
+        log_prob = torch.cat([target(part, rows) for part in parts]).to(place)
+        return log_prob, log_prob + log_volume
 
     def log_prob(self, place: Tensor) -> Tensor:
         """The log-density of the prior at places (L, N, D), (L, N)."""

@@ -82,7 +82,7 @@ def two_looks(
     space = Space.of(prior, num_rows)
 
     def unbounded_target(place: Tensor, rows: Tensor) -> Tensor:
-        return space.density(target, place, rows)
+        return space.density(target, place, rows)[1]
 
     around = None if point is None else space.inside.inv(point.double())
     found = _learned_draws(unbounded_target, space, around, num_fresh)
@@ -231,8 +231,7 @@ def climbed(
     space, rows = Space.of(prior, num_rows), torch.arange(num_rows)
 
     def height(place: Tensor) -> Tensor:
-        value = space.density(target, place, rows) - space.placed(place)[1]
-        return value.nan_to_num(-torch.inf)
+        return space.density(target, place, rows)[0].nan_to_num(-torch.inf)
 
     if hints is None:
         place = space.sample(NUM_SCANNED)
