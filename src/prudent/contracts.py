@@ -60,14 +60,6 @@ class LogRatio(Protocol):
 
 
 @runtime_checkable
-class DensityAndRatio(Protocol):
-    """A posterior that tells density and ratio by one evaluation of its network."""
-
-    def log_prob_and_ratio(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``log_prob`` and ``log_ratio`` return at ``theta`` (..., N, D), (..., N) each."""
-
-
-@runtime_checkable
 class SampleAndLogProb(Protocol):
     """A posterior or a proposal that draws and evaluates its draws in one go."""
 

@@ -34,7 +34,6 @@ NARROW = Independent(Uniform(-torch.ones(2), torch.ones(2)), 1)
         {"distance": "absolute"},
         {"distance": "supremum"},
         {"fraction": 0.5},
-        {"warmup_epochs": 1},
         {"num_samples": 1},
         {"weight": 0.0},
         {"clip_norm": 0.1},

@@ -109,7 +109,7 @@ class Passes(nn.Module):
             again = _again(draws, log_prob, gradient, carrying, step)
             if again is None:
                 self.active.fill_(torch.inf)
-                step.forget()
+                step.found.clear()
                 again = evaluated(posterior, points), gradient
             log_prob, gradient = again
         attached: Tensor = _Attached.apply(value.detach(), log_prob, gradient)

@@ -20,7 +20,7 @@ from prudent.contracts import Evaluation, LogRatio, Objective, Posterior, Prior,
 from prudent.coverage import CoveragePenalty, Nominal, Sometimes
 from prudent.coverage.figures import evaluation
 from prudent.coverage.proposals import even_if_possible
-from prudent.coverage.sharing import Step
+from prudent.coverage.sharing import RUNNING, Step
 from prudent.errors import InputError, unknown_name
 from prudent.priors.checks import check_prior, support_box
 from prudent.priors.density import log_density
@@ -32,7 +32,7 @@ NUM_CHECKED = 4096
 
 def nll(posterior: Posterior, theta: Tensor) -> Tensor:
     r"""Negative log-density of the nominal parameters, :math:`-\log q(\theta_i \mid x_i)`."""
-    return -Step.of(posterior, theta).log_prob().mean()
+    return -Step.of(posterior, theta).once("log_prob").mean()
 
 
 def bce(posterior: LogRatio, theta: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def bce(posterior: LogRatio, theta: Tensor) -> Tensor:
     With log ratio :math:`\ell`: mean of :math:`\log(1 + e^{-\ell})` over joint and of
     :math:`\log(1 + e^{\ell})` over marginal pairs.
     """
-    joint, apart = _log_ratios(posterior, theta)
+    joint, apart = Step.of(posterior, theta).once("log_ratio")
     return softplus(-joint).mean() + softplus(apart).mean()
 
 
@@ -52,20 +52,12 @@ def balance(posterior: LogRatio, theta: Tensor) -> Tensor:
     :math:`E_\text{joint}[d] + E_\text{marginal}[d] = 1`. For a flow the log ratio is its
     log-density minus that of the prior.
     """
-    joint, apart = _log_ratios(posterior, theta)
-    return (joint.sigmoid().mean() + apart.sigmoid().mean() - 1).square()
+    joint, apart = Step.of(posterior, theta).once("log_ratio")
+    excess: Tensor = joint.sigmoid().mean() + apart.sigmoid().mean() - 1
+    return excess.square()
 
 
 LOSSES: dict[str, Objective] = {"nll": nll, "bce": bce, "balance": balance}
-
-
-# What the losses ask of the pairs of a step.
-WANTED = ((nll, "log_prob"), (bce, "log_ratio"), (balance, "log_ratio"))
-
-
-def _log_ratios(posterior: LogRatio, theta: Tensor) -> tuple[Tensor, ...]:
-    """Log ratios of joint and of marginal pairs, those of the step if it is about these pairs."""
-    return Step.of(posterior, theta).log_ratios().unbind()
 
 
 class WeightedSum:
@@ -91,16 +83,23 @@ class WeightedSum:
         }
         self.objectives = {name: term for name, (_, term) in zip(names, terms, strict=True)}
         self.pool = pool
-        known = [term for _, term in terms]
-        self.wanted = {what for loss, what in WANTED if any(term is loss for term in known)}
+        # What the losses ask of the pairs of a step.
+        self.wanted = {
+            "log_prob" if term is nll else "log_ratio"
+            for _, term in terms
+            if term in LOSSES.values()
+        }
 
     def evaluate(self, posterior: Posterior, theta: Tensor) -> dict[str, Evaluation]:
         """All terms on a batch, before weighting."""
         found = {}
-        with Step(posterior, theta, self.pool, self.wanted).running():
+        token = RUNNING.set(Step(posterior, theta, self.pool, self.wanted))
+        try:
             # The loss last: a penalty evaluates the points of the loss beside its own.
             for name, term in reversed(self.objectives.items()):
                 found[name] = evaluation(term, posterior, theta)
+        finally:
+            RUNNING.reset(token)
         return {name: found[name] for name in self.objectives}
 
     def total(self, terms: Mapping[str, Evaluation]) -> Tensor:
