@@ -17,6 +17,10 @@ says, cells are cut around that point, and it is looked again. The first pairs a
 many points, and if that finds something in hardly any, the others in few. A posterior is not
 resolved if something is found to the end, if the mass at the random points is not what the grid
 says, or if modes were hit so rarely in others that they may be missed in this one.
+
+One look by weighted draws (:mod:`prudent.estimators.learning`) takes as long for two parameters
+(1.0 times, SLCP and a Gaussian), but 3.2 to 4.1 times as long for one (a Gaussian, Weinberg), and
+its alphas are off by 0.011 to 0.016 where those of the grid are off by 0.006 to 0.011.
 """
 
 from __future__ import annotations

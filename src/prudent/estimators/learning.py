@@ -60,7 +60,7 @@ TOLERANCE, NUM_ERRORS = 0.05, 4.0
 # A truth gives away what was missed if one draw there would carry this share of the weight.
 MISSED = 0.05
 # Prior draws that tell its spread.
-NUM_SPREAD = 512
+NUM_SPREAD = 510
 # A power of the weights is halved at most so often until enough of them count.
 MAX_HALVINGS = 30
 # Evaluations at a time: activations of so many rows stay in cache.
