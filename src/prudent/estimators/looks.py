@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -58,6 +57,9 @@ MAX_ROUNDS, GOOD_SHARE, PATIENCE = 40, 0.3, 3
 MAX_REPEATS = 2
 # A target is resolved if this many draws of each proposal carry its weight.
 FEW_DRAWS = 100
+
+# What targets are drawn from.
+_Proposal = Space | Students
 
 
 def two_looks(
@@ -279,19 +281,6 @@ def _part_weights(
     raised[:-1] = torch.where(ready, shared, raised[:-1])
     scale[:-1].masked_fill_(ready, 1.0)
     return raised, scale
-
-
-class _Proposal(Protocol):
-    """What targets are drawn from."""
-
-    def sample(self, number: int) -> Tensor:
-        """Draws (number or a few more, N, D)."""
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """The log-density at (L, N, D), as (L, N)."""
-
-    def rows(self, index: Tensor) -> Self:
-        """The proposals of some targets."""
 
 
 def _spread(space: Space) -> Students:
