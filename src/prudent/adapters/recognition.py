@@ -92,7 +92,7 @@ def adapt(
     >>> def log_prob(theta, x):
     ...     return -((theta - x) ** 2).sum(-1)
     >>> adapt(prior=problem.prior, log_prob=log_prob, normalized=False)(torch.zeros(3, 2))
-    <AdaptedRatio of 3 observations, 2 parameters>
+    <Posterior of 3 observations, 2 parameters>
     """
     if callable(model) and hasattr(model, "prior") and hasattr(model, "normalized"):
         return model
