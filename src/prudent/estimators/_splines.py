@@ -14,7 +14,7 @@ in the first one, which is the same for all draws of an observation, once per ob
 
 The formulas are those of zuko 1.6, for autoregressive flows and couplings of more than one
 parameter. :func:`agrees` compares some densities with zuko's own, and
-:class:`~prudent.estimators.npe.FlowPosterior` those of some draws each time.
+:class:`~prudent.estimators.npe.FlowDensity` those of some draws each time.
 """
 
 import math
