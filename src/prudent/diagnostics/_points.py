@@ -223,7 +223,9 @@ class Importance:
     # Fits of few rows at a time cost more than their evaluations.
     at_once = 64
 
-    def __init__(self, estimator: Estimator, looks: int = 2, hints: Tensor | None = None) -> None:
+    def __init__(
+        self, estimator: Estimator, *, looks: int = 2, hints: Tensor | None = None
+    ) -> None:
         self.estimator, self.prior = estimator, estimator.prior
         self.looks, self.hints = looks, hints
         # What is in the way in so many pairs is overlooked in some of the others.

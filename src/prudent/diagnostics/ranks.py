@@ -330,7 +330,7 @@ def _source(
         posterior = estimator(batch.x)
         if not ratio:
             return posterior, posterior.sample((number * thin,))[::thin].cpu(), _all(batch)
-        strategy = Importance(estimator, batch.dim)
+        strategy = Importance(estimator)
         points = strategy(posterior, batch, posterior.log_prob(batch.theta).cpu())
         draws = chosen_draws(points.theta, points.weight, number)
         return posterior, draws, points.resolved
