@@ -95,6 +95,7 @@ def test_all_results_are_of_planned_runs(plan):
     assert {one["run"] for one in paper.STUDY.read()} <= known
 
 
+@pytest.mark.slow
 def test_claims_that_hold_and_claims_that_do_not(plan):
     good, _ = paper.cells_of([line(*pair) for pair in plan])
     bad, _ = paper.cells_of([line(*pair, sign=-1) for pair in plan])
@@ -126,6 +127,7 @@ def test_a_claim_holds_in_part_and_says_where_not(plan):
     assert found(cells)["CalNRE varies less between seeds than NRE"][2] == "not run yet"
 
 
+@pytest.mark.slow
 def test_log_posteriors_of_minus_infinity_are_no_gain(plan):
     lines = [line(*pair) for pair in plan if pair[1].seed < 3]
     for one in lines:

@@ -134,6 +134,7 @@ def test_sort_and_direct_measure_the_same_distance():
     assert direct == pytest.approx(1 / 30, rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_exact_posterior_is_at_the_sampling_floor():
     """Uniform alphas of N pairs have a calibrated penalty of 1/(6N) on average, from below."""
     torch.manual_seed(0)
@@ -329,6 +330,7 @@ def test_proposal_of_another_dimension_is_named():
 
 
 # Tracing a custom gradient makes torch warn about itself.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("indicator", ["log", "density", "hard"])
 @pytest.mark.parametrize("computation", ["sort", "direct"])

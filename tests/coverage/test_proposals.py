@@ -132,6 +132,7 @@ def test_widths_that_differ_from_pair_to_pair(dim):
     assert 0.75 < value / float(penalty(exact)) < 1.35
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_two_modes_of_unequal_mass(dim):
     prior, values = prior_of("box", dim), {}

@@ -39,6 +39,7 @@ def test_rates_are_those_that_are_said(name):
         assert alarms(test, off(new, 0.1)).float().mean() < 0.1
 
 
+@pytest.mark.slow
 def test_the_rate_is_exact_over_tests():
     """Of 49 scores and a new one, the new one is the largest once in fifty."""
     torch.manual_seed(0)

@@ -135,6 +135,7 @@ def test_moments(method):
     assert (draws.std(0) / exact.stddev - 1).abs().max() < 4 / (2 * number) ** 0.5
 
 
+@pytest.mark.slow
 def test_modes():
     """Four of them, far apart: where two looks disagree, draws of a batch are worth nothing."""
     with pytest.warns(UserWarning, match="two looks at it disagree"):
@@ -165,6 +166,7 @@ def test_posteriors_that_prior_draws_miss_are_found(width, method):
     assert (draws.std((0, 1)) / width - 1).abs().max() < 0.1
 
 
+@pytest.mark.slow
 def test_a_chain_stays_on_a_simplex():
     prior = Dirichlet(torch.ones(3))
     posterior = Exact(lambda theta: (torch.tensor([2.0, 1.0, 0.0]) * theta.log()).sum(-1))

@@ -53,7 +53,7 @@ def test_a_directory_of_a_newer_version_is_refused(tmp_path):
         (["my.toml", "-o", "file/x"], "choose another output"),
         (["my.toml", "-o", "file"], "choose another output"),
         (["my.toml", "-o", ""], "the output is empty"),
-        (["my.toml", "-o", "x" * 300], "File name too long"),
+        (["my.toml", "-o", "x" * 300], "name has 300 bytes"),
         (["my.toml", "--workers", "0"], "`workers` is 0"),
         (["my.toml", "--set", "seed=0..20000"], "The limit is 10,000"),
         (["my.toml", "--set", "seed=[]"], "nothing to run"),

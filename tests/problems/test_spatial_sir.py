@@ -101,6 +101,7 @@ def test_seeds():
         assert abs(chi_square - 49) < 5 * math.sqrt(98)
 
 
+@pytest.mark.slow
 def test_recovery_and_its_lag():
     # Nobody infects. Recovery after D steps, geometric: infected as long as D >= 100, recovered
     # from D <= 100 on, both at D = 100. Without the lag the two would exclude each other.

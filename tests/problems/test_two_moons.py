@@ -89,6 +89,7 @@ EDGES = torch.tensor(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_posterior_integrates_to_one():
     inside = PROBLEM.simulate(torch.tensor([[0.3, -0.5], [0.6, 0.2]]), generator(8))
     cut = PROBLEM.simulate(EDGES.repeat(2, 1), generator(9))

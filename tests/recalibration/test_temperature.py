@@ -178,6 +178,7 @@ def test_mistakes_are_refused():
         recalibrate(broken, *FEW)
 
 
+@pytest.mark.slow
 def test_temperatures_agree_with_measured_ones():
     """Points at one temperature stand for another: the alphas are those of drawing there."""
     flow = trained_with(0.8, "npe")
@@ -187,6 +188,7 @@ def test_temperatures_agree_with_measured_ones():
     assert float(alpha.mean()) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wrong", "expected"), [(0.0, False), (0.05, True)])
 def test_a_few_wrong_posteriors_get_a_floor_and_not_a_fever(wrong, expected):
     """A twentieth of the truths are anywhere in the prior: no temperature mends that cheaply."""
