@@ -103,17 +103,17 @@ def test_a_table_is_opened_and_parsed_once(tmp_path, monkeypatch):
     np.savetxt(tmp_path / "sims.csv", table, delimiter=",", header=names, comments="")
     (tmp_path / "prior.toml").write_text(PRIOR)
     opened, parsed = [], []
-    read, numbers = Path.read_text, _formats._numbers
+    begin, numbers = Path.open, _formats._numbers
 
-    def read_text(path, *arguments):
+    def spied(path, *arguments, **more):
         opened.append(path.name)
-        return read(path, *arguments)
+        return begin(path, *arguments, **more)
 
     def parse(lines, *arguments):
         parsed.append(len(lines))
         return numbers(lines, *arguments)
 
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(Path, "open", spied)
     monkeypatch.setattr(_formats, "_numbers", parse)
     ok(tmp_path, "train", "--data", "sims.csv", "--prior", "prior.toml", *TINY, "-o", "run")
     assert opened.count("sims.csv") == 1

@@ -332,7 +332,7 @@ class TestInvalidSimulations:
 
     def test_all_invalid_and_unknown_words(self):
         theta, x, prior = self.two_sided(100)
-        with pytest.raises(DataError, match="all 100 simulations"):
+        with pytest.raises(DataError, match="none of 100 simulations"):
             fit(theta, x * torch.nan, prior, invalid="exclude")
         with pytest.raises(InputError, match="Did you mean `exclude`"):
             fit(theta, x, prior, invalid="exclud")

@@ -21,7 +21,7 @@ from prudent.training.options import COVERAGE_OPTIONS
 
 RUN = [one for key, one in KEYS.items() if "." not in key and key != "problem"]
 FILES = ("prior", "test_data", "theta", "x")
-PENALTY = "Coverage penalty of calnre, calnpe (alpha: posterior mass less dense than the truth)"
+PENALTY = "Coverage penalty of calnre and calnpe (alpha: mass less dense than theta)"
 TRAINING = {one.name: one for key, one in KEYS.items() if "." in key}
 
 

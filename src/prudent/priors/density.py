@@ -237,6 +237,8 @@ def log_density(found: Any, theta: Tensor) -> Tensor:
         raise InputError(f"expected `theta` of shape (..., {shape[0]}), got {tuple(theta.shape)}.")
     if type(found) is Independent and type(found.base_dist) is Uniform and len(shape) == 1:
         return _log_density_of_box(found.base_dist, theta)
+    if theta.numel() == 0:
+        return theta.new_zeros(theta.shape[:-1])
     region = support_of(found, theta.shape[-1])
     low, high = region.low.to(theta), region.high.to(theta)
     inside = ((theta >= low) & (theta <= high)).all(dim=-1)

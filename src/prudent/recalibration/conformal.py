@@ -192,6 +192,8 @@ def conformalize(
     torch.Size([5])
     """
     pairs, _ = to_judge(estimator, theta, x)
+    if lacks := facts_of(estimator(pairs.x[:1])).lacks:
+        raise InputError(lacks.format("level"))
     with seeded(seed, "conformal"):
         posteriors = _of_ours(estimator)
         parts = [alphas_of(posteriors(b.x), b.theta).cpu() for b in pairs.batches(CHUNK)]
