@@ -193,7 +193,7 @@ def conformalize(
     """
     pairs, _ = to_judge(estimator, theta, x)
     if lacks := facts_of(estimator(pairs.x[:1])).lacks:
-        raise InputError(lacks.format("level"))
+        raise InputError(lacks.format("region"))
     with seeded(seed, "conformal"):
         posteriors = _of_ours(estimator)
         parts = [alphas_of(posteriors(b.x), b.theta).cpu() for b in pairs.batches(CHUNK)]
@@ -243,10 +243,7 @@ def cloud(posterior: Any, number: int, dim: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def alphas_of(posterior: Any, theta: Tensor) -> Tensor:
     """The posterior mass of lower density than theta (..., N, D), by draws, (..., N)."""
-    facts = facts_of(posterior)
-    if not facts.density:
-        raise InputError(facts.lacks.format("region"))
     # What is outside the prior's support is no part of the regions, so that a cut stays.
-    if facts.divided != "cut":
+    if facts_of(posterior).divided != "cut":
         posterior = undivided(posterior)
     return alphas(posterior.log_prob(theta), *cloud(posterior, theta.shape[-2], theta.shape[-1]))
