@@ -13,6 +13,7 @@ from prudent.diagnostics import _points
 from prudent.diagnostics._points import Importance
 from prudent.diagnostics.expected_coverage import _measured, measure
 from prudent.estimators.learning import ENOUGH
+from prudent.estimators.looks import two_looks
 
 NUMBER = 60
 
@@ -126,3 +127,21 @@ def test_a_density_that_is_not_a_number_spoils_its_own_pair_only():
     measured = by_one_look(estimator, case.theta, case.x)
     assert measured.resolved.tolist() == good.tolist()
     assert measured.valid.tolist() == good.tolist()
+
+
+@pytest.mark.parametrize(("width", "missed"), [(0.03, True), (2.0, False)])
+def test_a_look_that_sees_no_density_agrees_with_none(width, missed):
+    """A normal of six parameters that ends at five widths: without the truth it is not found."""
+    prior, number = box(6), 12
+    with seeded(0, "truths"):
+        center = 4 * torch.rand(number, 6, dtype=torch.float64) - 2
+        point = center + width * torch.randn(number, 6, dtype=torch.float64)
+
+    def target(theta, rows):
+        squared = ((theta - center[rows]) / width).square().sum(dim=-1)
+        height = -3 * math.log(2 * math.pi) - 6 * math.log(width)
+        return (height - squared / 2).masked_fill(squared > 30, -torch.inf)
+
+    with seeded(0, "looks"):
+        found = two_looks(target, prior, number, point)
+    assert bool(found.missed.all()) == bool(found.missed.any()) == missed

@@ -229,6 +229,8 @@ def names_in(
 ) -> dict[str, str | None]:
     """The names of arrays that were given, or else those of the training, if a file has them."""
     found = dict(given)
+    if None not in given.values() or not known:
+        return found
     with formats.opened(Path(source)) as arrays:
         for role, name in known.items():
             there = name in arrays or {*name.split(",")} <= {*arrays}

@@ -220,7 +220,9 @@ class _Points:
         new = self.log_mixture(place).logaddexp(fresh + math.log(number))
         log_place, log_sum = torch.cat((self.log_place, density[1])), torch.cat((old, new))
         enough = at_least(ENOUGH, place.shape[-1])
-        good = _agree(weights(log_place - log_sum), weights(density[1] - fresh), enough)
+        alone = density[1] - fresh
+        good = _agree(weights(log_place - log_sum), weights(alone), enough)
+        good &= alone.isfinite().any(dim=0)
         return type(self)(
             torch.cat((self.place, place)), torch.cat((self.log_prob, density[0])), log_place,
             log_sum, self.space, (*self.fits, fit), (*self.numbers, number), good,

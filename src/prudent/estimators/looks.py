@@ -138,11 +138,14 @@ def _fresh_draws(
     # Everything, the one proposal, the other, and what is known without a point.
     everything = mixture(*range(len(parts)))
     sets = everything, mixture(0), mixture(1), mixture(0, 2, 4)
-    log_weights = [weights(log_prob[own] - density[own]) for density, own in sets]
+    shares = [log_prob[own] - density[own] for density, own in sets]
+    # Nothing seen is no small integral: it agrees with none.
+    seen = torch.stack([share.isfinite().any(dim=0) for share in shares])
+    log_weights = [weights(share) for share in shares]
     sizes = torch.stack([size_of(log_weight) for log_weight in log_weights])
     integrals = torch.stack([w.logsumexp(dim=0) - math.log(len(w)) for w in log_weights])
     # A NaN compares as false: not resolved.
-    enough = (sizes >= FEW_DRAWS) & (log_prob > -torch.inf).any(dim=0)
+    enough = (sizes >= FEW_DRAWS) & seen
 
     def less(one: int, other: int) -> Tensor:
         error = (1 / sizes[one] + 1 / sizes[other]).sqrt()
@@ -151,7 +154,8 @@ def _fresh_draws(
     agree = ~(less(0, 1) | less(1, 0) | less(0, 2) | less(2, 0) | less(1, 2) | less(2, 1))
     resolved = enough[:3].all(dim=0) & agree
     log_share = everything[0] + math.log(len(theta))
-    return WeightedDraws(theta, log_prob, log_share, resolved, enough[3] & less(3, 0))
+    missed = enough[0] & (~seen[3] | (enough[3] & less(3, 0)))
+    return WeightedDraws(theta, log_prob, log_share, resolved, missed)
 
 
 def _adapt(

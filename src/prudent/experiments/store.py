@@ -42,6 +42,8 @@ ERROR = "error.txt"
 TIMING = "timing.json"
 MODEL = "model.safetensors"
 DATA = "data.json"
+# The options of `prudent train` that name files, or arrays in them.
+FILES = ("data", "test_data", "prior", "theta", "x")
 # What `prudent diagnose` measured last; it is no part of the run, and has a checksum of its own.
 DIAGNOSED = "diagnosis.json"
 # What an unfinished run has in ``.work``, beside its lock or claim.
@@ -82,9 +84,9 @@ class Run:
         return read_whole(self.path / name, _remedy(self.path), checksum)
 
     def given(self) -> dict[str, str]:
-        """The options that say which files a run was trained on; see ``_inputs.Inputs``."""
+        """The options that say which files a run was trained on; see ``inputs.Inputs``."""
         known = json.loads(self.file(DATA)).get("given") if DATA in self.files else None
-        return {str(k): str(v) for k, v in known.items()} if isinstance(known, dict) else {}
+        return {k: str(known[k]) for k in FILES if k in known} if isinstance(known, dict) else {}
 
     def arrays(self) -> dict[str, str]:
         """The names that theta and x have in these files, if they are arrays with names."""
