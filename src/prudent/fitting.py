@@ -248,9 +248,10 @@ def _known_names(source: Any, given: list[str]) -> list[str] | None:
     source = source.rows if isinstance(source, Stream) else source
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = open_rows(source)
-    if isinstance(source, Store):
-        return given or list(source.attributes["parameter_names"])
-    columns = list(getattr(source, "columns", ()))
+    store = isinstance(source, Store)
+    columns = list(
+        source.attributes["parameter_names"] if store else getattr(source, "columns", ())
+    )
     if given and columns != given and sorted(map(str, columns)) == sorted(given):
         raise InputError(
             f"the columns of theta are {' '.join(columns)}, those of the prior {' '.join(given)}; "

@@ -324,3 +324,10 @@ assert not found, found
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_has_no_density_to_warm_says_so():
+    prior = prudent.priors.box([-1.0], [1.0])
+    draws = prudent.adapt(prior=prior, sample=lambda number, x: x.expand(number, *x.shape))
+    with pytest.raises(InputError, match="a temperature needs the density"):
+        draws.tempered(2.0)

@@ -196,3 +196,65 @@ def test_there_is_one_posterior_and_parts_are_no_deeper_than_two():
     parts = [kind for kind in Density.__subclasses__() if "prudent." in kind.__module__]
     assert len(parts) > 5
     assert not any(kind.__subclasses__() for kind in parts)
+
+
+SHARES = prudent.priors.as_prior(torch.distributions.Dirichlet(torch.ones(3))).prior
+SMALL = {"hidden": [8], "epochs": 1, "progress": False}
+
+
+@pytest.mark.parametrize("method", ["nre", "calnre"])
+def test_ratios_of_shares_are_trained(method):
+    """Three shares have two coordinates."""
+    theta = SHARES.sample((80,))
+    estimator = prudent.fit(theta, theta + 0.1, SHARES, method=method, **SMALL)
+    assert estimator(theta[:5]).log_prob(theta[:5]).isfinite().all()
+
+
+@pytest.fixture(scope="module")
+def trained():
+    problem = prudent.problems.get("gaussian")
+    pairs = problem.draw(120, 0)
+    return {m: prudent.fit(*pairs, problem.prior, method=m, **SMALL) for m in ("npe", "nre")}
+
+
+def test_a_floor_is_for_flows_and_is_kept_in_files(trained, tmp_path):
+    with pytest.raises(InputError, match="a floor is for flows"):
+        trained["nre"].tempered(1.5, 0.05)
+    with pytest.raises(InputError, match="a floor is for flows"):
+        Ensemble([trained["nre"]], floor=0.05)
+    Ensemble([trained["npe"]], floor=0).save(tmp_path / "model")
+    assert prudent.load(tmp_path / "model").floor == 0
+
+
+def test_what_a_tempered_copy_replaces_the_other_keeps(trained):
+    warm = trained["npe"].tempered(2.0)
+    before, warm.embedding = trained["npe"].embedding, torch.nn.Identity()
+    assert trained["npe"].embedding is before
+    warm.history.append({"epoch": 99})
+    assert trained["npe"].history[-1]["epoch"] != 99
+
+
+def test_rows_do_not_copy_observations(trained):
+    x = torch.zeros(6, 2)
+    some = trained["npe"](x).rows(torch.tensor([4, 1])).rows(slice(1, 2))
+    assert some._x.data_ptr() == x.data_ptr()
+    x[1] = 3.0
+    assert torch.equal(some.x, x[1:2])
+
+
+class Lent:
+    """A normal that leaks out of a box, which no class of ours describes."""
+
+    prior = prudent.priors.box([-1.0, -1.0], [1.0, 1.0])
+    normalized = True
+
+    def __call__(self, x):
+        return Independent(Normal(x, torch.full_like(x, 0.8)), 1)
+
+
+def test_conformal_levels_leave_the_density_of_a_foreign_estimator():
+    theta = Lent.prior.sample((60,))
+    x = theta + 0.1 * torch.randn(60, 2)
+    assert torch.equal(
+        conformalize(Lent(), theta, x)(x).log_prob(theta), Lent()(x).log_prob(theta)
+    )

@@ -240,7 +240,7 @@ class Adapted(_description.Described):
         """The densities given observations that were checked, ``(N, *x_shape)``."""
         found = self._plain(x)
         if self.temperature != 1:
-            return Temper(found, self.temperature)
+            return Temper(found, self.temperature, by_ratio=True)
         return found if self.training else inside(found)
 
     def _plain(self, x: Tensor) -> Density:
@@ -258,6 +258,11 @@ class Adapted(_description.Described):
         """The model at another temperature; its densities are then known by their ratios alone."""
         if floor:
             raise InputError("a floor is for flows of prudent; pass the temperature alone.")
+        if not self.model.has_density or self.model.slow:
+            raise InputError(
+                f"a temperature needs the density of every draw, and {self.model.name} has none, "
+                "or one that is too slow for that."
+            )
         other = copy.copy(self)
         other.temperature = positive("temperature", self.temperature * temperature)
         other.info = _description.unjudged(self)
@@ -303,14 +308,14 @@ def borrowed(estimator: Any) -> Adapted:
     """An object that maps x to posteriors as an adapted model, where it must be one."""
 
     def log_prob(theta: Tensor, x: Tensor) -> Tensor:
-        value: Tensor = estimator(x).log_prob(theta)
+        value: Tensor = estimator(x.float()).log_prob(theta)
         return value
 
     def sample(number: int, x: Tensor) -> Tensor:
-        draws: Tensor = estimator(x).sample((number,))
+        draws: Tensor = estimator(x.float()).sample((number,))
         return draws
 
     draws = sample if estimator.normalized else None
-    other = Adapted(Model(repr(estimator), log_prob, sample=draws), estimator.prior)
+    other = Adapted(Model(repr(estimator), log_prob, sample=draws, inside=True), estimator.prior)
     other.info = _description.unjudged(estimator)
     return other

@@ -146,22 +146,6 @@ class Measurement:
         columns = (mine.index_copy(0, index, new) for mine, new in pairs)
         return type(self)(self.method, self.normalized, *columns)
 
-    def _distrusted(self, most_unresolved: float) -> Self:
-        """Not resolved where something like what was missed elsewhere may be missed, too.
-
-        The truths are draws of the true posteriors. If modes are missed that hold some share of
-        the mass, about that share of the truths lies in them, and gives them away. And what is
-        not resolved in many pairs may be overlooked in the others.
-
-        Args:
-            most_unresolved: See :class:`Strategy`.
-        """
-        if float((~self.resolved)[self.valid].double().mean()) > most_unresolved:
-            return replace(self, resolved=torch.zeros_like(self.resolved))
-        if not _many(self.missed, len(self.missed)):
-            return self
-        return replace(self, resolved=self.resolved & self.missed)
-
     @property
     def has_density(self) -> bool:
         """Whether the posterior has a density at all, and not draws alone."""
@@ -389,7 +373,27 @@ def _measured(
             witness(batch, log_prob if points.score is None else points.score, points)
         if bar is not None:
             bar.advance({}, len(batch))
-    return Measurement.join(parts)._distrusted(strategy.most_unresolved)
+    joined = Measurement.join(parts)
+    sure = trusted(joined.resolved, joined.missed, joined.valid, strategy.most_unresolved)
+    return replace(joined, resolved=sure)
+
+
+def trusted(resolved: Tensor, missed: Tensor, valid: Tensor, most_unresolved: float) -> Tensor:
+    """The pairs that stay resolved (N,), where something seen nowhere may be missed, too.
+
+    The truths are draws of the true posteriors. If modes are missed that hold some share of the
+    mass, about that share of the truths lies in them, and gives them away. And what is not
+    resolved in many pairs may be overlooked in the others.
+
+    Args:
+        resolved: Whether each posterior is resolved, (N,).
+        missed: Whether only the truth gave its mass away, (N,).
+        valid: Whether its density is a number, (N,).
+        most_unresolved: See :class:`Strategy`.
+    """
+    if float((~resolved)[valid].double().mean()) > most_unresolved:
+        return torch.zeros_like(resolved)
+    return resolved & missed if _many(missed, len(missed)) else resolved
 
 
 def _many(missed: Tensor, number: int) -> bool:

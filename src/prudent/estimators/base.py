@@ -47,17 +47,20 @@ SQUASH = 3.0
 LEAST_SPREAD, MOST_SPREAD = 1e-15, 1e15
 
 
-def check_floor(floor: float) -> float:
+def check_floor(floor: float, *, normalized: bool) -> float:
     """The share of the prior in a pool of flows, refused if it cannot be one."""
+    if floor and not normalized:
+        raise InputError("a floor is for flows; pass the temperature of ratios alone.")
     if not 0 <= floor < 1:
         raise InputError(f"`floor` is {floor}; expected a share, at least 0 and below 1.")
-    return floor
+    return float(floor)
 
 
 class Saved(_description.Described, nn.Module):
     """A network that writes itself to one file: its weights, and the rest as JSON."""
 
     prior: Prior
+    normalized: bool
     info: dict[str, Any]
     history: History
     # The test of whether observations are like the simulations; None if there is none.
@@ -105,6 +108,11 @@ class Saved(_description.Described, nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the estimator to one file, atomically; :func:`prudent.load` reads it."""
+        self.check_saving(path)
+        write_atomic(path, self.to_bytes())
+
+    def check_saving(self, path: str | os.PathLike[str]) -> None:
+        """Refuse a directory, and tell what the file will not hold."""
         if Path(path).is_dir():
             raise InputError(
                 f"{path} is a directory; give a file name, such as model.safetensors."
@@ -112,8 +120,7 @@ class Saved(_description.Described, nn.Module):
         if to_spec(self.prior) is None:
             kind = _description.prior_name(self.prior)
             told = f"the file cannot hold a prior of {kind}; read it with load(path, prior=...)."
-            warnings.warn(told, stacklevel=2)
-        write_atomic(path, self.to_bytes())
+            warnings.warn(told, stacklevel=3)
 
     def _rows(self) -> list[tuple[str, str]]:
         return _description.rows(self)
@@ -139,8 +146,11 @@ class Saved(_description.Described, nn.Module):
         The weights are shared. A floor is for one that has none and is at temperature one.
         """
         other = copy.copy(self)
+        for own in ("_modules", "_parameters", "_buffers"):  # what one replaces the other keeps
+            setattr(other, own, getattr(self, own).copy())
+        other.history = History(self.history)
         other.temperature = positive("temperature", self.temperature * temperature)
-        other.floor = check_floor(floor or self.floor)
+        other.floor = check_floor(floor or self.floor, normalized=self.normalized)
         other.info, other.stored = _description.unjudged(self), ({}, {})
         other.nearby = other.out_of_fold = None
         return other

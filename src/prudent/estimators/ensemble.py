@@ -46,7 +46,6 @@ class Ensemble(Saved):
     ) -> None:
         super().__init__()
         self.temperature = positive("temperature", temperature)
-        self.floor = check_floor(floor)
         if not members:
             raise InputError("an ensemble needs at least one member.")
         if any(member.is_warm for member in members):
@@ -72,6 +71,7 @@ class Ensemble(Saved):
         first = members[0]
         self.prior: Prior = first.prior
         self.dim, self.x_shape, self.normalized = first.dim, first.x_shape, first.normalized
+        self.floor = check_floor(floor, normalized=self.normalized)
         self.dtype = first.dtype
         rows = ((index, row) for index, member in enumerate(members) for row in member.history)
         self.history = History({"member": index, **row} for index, row in rows)

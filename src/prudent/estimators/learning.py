@@ -301,7 +301,7 @@ class Space(NamedTuple):
     def placed(self, place: Tensor) -> tuple[Tensor, Tensor]:
         """The parameters (L, N, D) at places, and the log of the volume of a place, (L, N)."""
         theta = self.inside(place)
-        return theta, self.inside.log_abs_det_jacobian(place, theta)
+        return theta, self.inside.log_abs_det_jacobian(place, theta).to(place)
 
     def density(self, target: Target, place: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The log-density of some targets at places (L, n, D), of theta and of places, (L, n)."""

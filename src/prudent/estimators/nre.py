@@ -77,7 +77,7 @@ class RatioEstimator(NeuralEstimator):
 
     def make_head(self, num_features: int) -> nn.Module:
         """Layers on theta and features."""
-        head = MLP(self.dim + num_features, 1, self.hidden)
+        head = MLP(self.support.size + num_features, 1, self.hidden)
         self.num_weights = sum(weight.numel() for weight in head.parameters())
         return head
 

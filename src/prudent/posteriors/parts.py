@@ -246,8 +246,9 @@ class Temper(Density):
 
     rounds, tolerance, shares = (8, 64), 0.002, False
 
-    def __init__(self, inner: Density, temperature: float) -> None:
-        ratio = inner.facts.ratio or not (isinstance(inner, Pool) and inner.facts.noise)
+    def __init__(self, inner: Density, temperature: float, *, by_ratio: bool = False) -> None:
+        noise = isinstance(inner, Pool) and inner.facts.noise
+        ratio = by_ratio or inner.facts.ratio or not noise
         divided = "none" if ratio else "pool" if temperature != 1 else "cut"
         facts = replace(inner.facts, ratio=ratio, noise=not ratio, divided=divided, inside=True)
         super().__init__(inner.prior, inner.dim, inner.like, facts)
@@ -255,7 +256,7 @@ class Temper(Density):
 
     def rows(self, index: Tensor | slice) -> "Temper":
         """The densities of some observations."""
-        return Temper(self.inner.rows(index), self.temperature)
+        return Temper(self.inner.rows(index), self.temperature, by_ratio=self.facts.ratio)
 
     def log_ratio(self, theta: Tensor) -> Tensor:
         """The log of posterior over prior at theta (..., N, D), (..., N)."""
@@ -290,7 +291,9 @@ class Temper(Density):
         above = log_prob + math.log(share)
         if share < 1:
             above = torch.logaddexp(above, log_density(self.prior, theta) + math.log(1 - share))
-        return theta, (self._warm(theta, log_prob) - above).nan_to_num(nan=-torch.inf)
+        return theta, (self._warm(theta, log_prob) - above).nan_to_num(
+            -torch.inf, neginf=-torch.inf
+        )
 
     def share_kept(self, log_integral: Callable[[], Tensor]) -> Tensor:
         """The share of candidates that is kept, from a few of them: only whether to try."""

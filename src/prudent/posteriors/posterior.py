@@ -48,12 +48,19 @@ class Posterior(Summaries):
         x: Tensor,
         observed: Observed | None = None,
         levels: Levels | None = None,
+        place: Tensor | None = None,
     ) -> None:
-        self.estimator, self.density, self.x = estimator, density, x
+        self.estimator, self.density = estimator, density
+        self._x, self._place = x, place
         self.observed, self.levels = observed, levels
 
     def __len__(self) -> int:
         return len(self.density)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The observations, (N, ...)."""
+        return self._x if self._place is None else self._x[self._place]
 
     @property
     def facts(self) -> Facts:
@@ -90,7 +97,7 @@ class Posterior(Summaries):
         return self.density.log_prob(theta)
 
     def log_ratio(self, theta: Any) -> Tensor:
-        """The log of posterior over prior at ``theta`` (..., N, D), (..., N); 0 outside that."""
+        """The log of posterior over prior at ``theta`` (..., N, D), (..., N)."""
         return self.density.log_ratio(self._theta(theta))
 
     def log_prob_and_ratio(self, theta: Any) -> tuple[Tensor, Tensor]:
@@ -101,7 +108,7 @@ class Posterior(Summaries):
             log_ratio = self.density.log_ratio(theta)
             return known + log_ratio, log_ratio
         log_prob = self.density.log_prob(theta)
-        return log_prob, log_prob - known
+        return log_prob, (log_prob - known).masked_fill(known == -torch.inf, 0.0)
 
     @torch.no_grad()
     def _draw(self, shape: tuple[int, ...], **how: Any) -> tuple[Tensor, SamplingReport | None]:
@@ -134,13 +141,16 @@ class Posterior(Summaries):
     def rows(self, index: Tensor | slice) -> "Posterior":
         """The posteriors of some observations; nothing is embedded again."""
         observed = self.observed and self.observed.rows(index)
-        density, x = self.density.rows(index), self.x[index]
-        return Posterior(self.estimator, density, x, observed, self.levels)
+        place = torch.arange(len(self)) if self._place is None else self._place
+        place = place[index.cpu() if isinstance(index, Tensor) else index]
+        return Posterior(
+            self.estimator, self.density.rows(index), self._x, observed, self.levels, place
+        )
 
     def unnormalized(self) -> "Posterior":
         """The same posteriors without a search for what their densities must be divided by."""
         density = self.density.undivided()
-        return Posterior(self.estimator, density, self.x, self.observed, self.levels)
+        return Posterior(self.estimator, density, self._x, self.observed, self.levels, self._place)
 
     @cached_property
     def _cloud(self) -> tuple[Tensor, Tensor]:

@@ -29,11 +29,12 @@ from torch import Tensor
 
 from prudent._files import sha256, write_atomic
 from prudent._randomness import derive, even_noise, seeded
-from prudent.adapters.estimator import borrowed
+from prudent.adapters.estimator import Adapted, borrowed
 from prudent.datasets.provenance import to_judge
 from prudent.diagnostics.local_coverage import cut, leaves
 from prudent.errors import InputError
 from prudent.estimators._description import unjudged
+from prudent.estimators.base import Saved
 from prudent.estimators.summaries import alphas
 from prudent.posteriors.density import facts_of, undivided
 from prudent.posteriors.posterior import Posterior
@@ -130,7 +131,9 @@ class Conformal:
     def __call__(self, x: Any) -> Posterior:
         """The posteriors given ``x``."""
         inner = _of_ours(self.inner)(x)
-        return Posterior(self, inner.density, inner.x, inner.observed, self.levels)
+        return Posterior(
+            self, inner.density, inner.x.detach().clone(), inner.observed, self.levels
+        )
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -155,6 +158,7 @@ class Conformal:
                 "that model by its own means, load it and call conformalize with the same pairs."
             )
         found = {PREFIX + name: value for name, value in self.levels.tensors().items()}
+        self.inner.check_saving(path)
         write_atomic(path, self.inner.to_bytes({"conformal": self.info}, found))
 
     def summary(self) -> str:
@@ -209,7 +213,7 @@ def conformalize(
 
 def _of_ours(estimator: Any) -> Any:
     """An estimator whose posteriors are ours; another one is adapted."""
-    return estimator if hasattr(estimator, "density") else borrowed(estimator)
+    return estimator if isinstance(estimator, Saved | Adapted) else borrowed(estimator)
 
 
 def _by_region(alphas: Tensor, flat: Tensor, max_regions: int, seed: int) -> Levels:

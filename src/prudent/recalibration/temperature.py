@@ -36,7 +36,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.adapters.estimator import borrowed
+from prudent.adapters.estimator import Adapted, borrowed
 from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
@@ -48,10 +48,12 @@ from prudent.diagnostics.expected_coverage import (
     choose,
     expected_coverage,
     points_of,
+    trusted,
 )
 from prudent.diagnostics.verdict import band
 from prudent.errors import InputError, unknown_name
 from prudent.estimators import Ensemble, NeuralEstimator
+from prudent.estimators.base import Saved
 from prudent.posteriors.parts import floored
 from prudent.priors.density import log_density
 
@@ -123,7 +125,8 @@ def recalibrate(
 
 def tempered(estimator: Any, temperature: float, floor: float = 0.0) -> Any:
     """An estimator at another temperature, in the way of its kind; a floor is for flows."""
-    known = estimator if hasattr(estimator, "tempered") else borrowed(estimator)
+    ours = isinstance(estimator, Saved | Adapted)
+    known: Any = estimator if ours else borrowed(estimator)
     return known.tempered(temperature, floor)
 
 
@@ -243,7 +246,7 @@ class _Judge:
 
     def _look(self, estimator: Any, pairs: Pairs, strategy: Strategy) -> Pairs:
         """Keep what points of one kind say about pairs; return those that they do not resolve."""
-        first = len(self.parts)
+        first, missed = len(self.parts), []
         for batch, log_prob, points in points_of(estimator, pairs, strategy):
             known = log_density(estimator.prior, batch.theta).to(log_prob)
             log_ratio = points.log_mass - points.log_prior_mass
@@ -252,7 +255,13 @@ class _Judge:
             least = 0 if isinstance(strategy, Samples) else FEW_POINTS
             enough = points.resolved & ~(effective_size(points.weight) < least)
             self.resolved.append(enough | log_prob.isnan())
-        return pairs[~torch.cat(self.resolved[first:])]
+            missed.append(points.missed)
+        several = [len(one) for one in missed]
+        valid = ~torch.cat([part[0] for part in self.parts[first:]]).isnan()
+        found = torch.cat(self.resolved[first:])
+        found = trusted(found, torch.cat(missed), valid, strategy.most_unresolved)
+        self.resolved[first:] = found.split(several)
+        return pairs[~found]
 
     def _known(self, values: Sequence[Tensor]) -> Tensor:
         """The values of each part as those of all pairs, (N,)."""
