@@ -53,6 +53,7 @@ class CutNormal(d.Distribution):
 class Joined(d.Distribution):
     """Independent parts as sbi joins them, which takes and draws rows alone."""
 
+    __module__ = "sbi.utils.user_input_checks_utils"  # by which those are known
     arg_constraints = {}  # noqa: RUF012
 
     def __init__(self, dists):

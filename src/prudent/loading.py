@@ -25,7 +25,7 @@ def load(
 
     Args:
         path: The file, or the directory of a run, of whose name the beginning is enough.
-        prior: Needed only for a prior that is not a plain torch distribution.
+        prior: Needed only for a prior that no file can hold: one in code of your own.
         embedding: Needed only for an embedding of your own: a network of the same architecture,
             whose weights are then filled in.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.distributions import Beta, Dirichlet, Independent, MultivariateNormal, Normal, Uniform
+from torch.distributions import Beta, Independent, MultivariateNormal, Normal, Uniform
 
 import prudent
 from prudent import priors
@@ -59,8 +59,9 @@ def test_names_are_those_of_the_parameters(tmp_path):
         assert support_of(again.prior, 2).low.tolist() == pytest.approx([0.1, -np.inf])
         assert prudent.load(tmp_path / "model", prior=prior).dim == 2
     assert fitted(named(), names=["a", "b"]).info["parameter_names"] == ["a", "b"]
-    several = priors.independent(Uniform(0.0, 1.0), shape=Dirichlet(torch.ones(3)))
-    assert several.parameter_names == ["theta_1", "shape_1", "shape_2", "shape_3"]
+    pair = MultivariateNormal(torch.zeros(2), torch.eye(2))
+    several = priors.independent(Uniform(0.0, 1.0), shape=pair)
+    assert several.parameter_names == ["theta_1", "shape_1", "shape_2"]
 
 
 def test_columns_in_another_order_are_refused():

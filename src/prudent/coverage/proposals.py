@@ -6,13 +6,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent
 
 from prudent._choices import MODELS
 from prudent.contracts import Posterior, Reparametrized, SampleAndLogProb, Shape
 from prudent.coverage.draws import pool_scores
 from prudent.errors import InputError, unknown_name
-from prudent.priors.density import log_density, trial_draws
+from prudent.priors.density import OURS, is_independent, log_density, trial_draws
 
 
 @dataclass(frozen=True)
@@ -146,14 +145,16 @@ class Even:
         self.prior = prior
         self.points = torch.empty(0)
         self.marginals = prior
-        while isinstance(self.marginals, Independent):
+        while is_independent(self.marginals):
             self.marginals = self.marginals.base_dist
+        make = type(self.marginals)  # others may have inherited quantiles of another density
         self.like = trial = trial_draws(prior, "prior")
+        fits = make.__module__.startswith(OURS) or "icdf" in vars(make)
         try:
-            middle = self.marginals.icdf(torch.full_like(trial, 0.5))
+            fits &= self.marginals.icdf(torch.full_like(trial, 0.5)).shape == trial.shape
         except (NotImplementedError, AttributeError):
-            middle = trial[0]
-        if middle.shape != trial.shape or not isinstance(prior, Independent):
+            fits = False
+        if not fits or self.marginals is prior:
             raise InputError(
                 f"even draws need a product of one-dimensional distributions that know their "
                 f'quantiles (icdf), got {type(prior).__name__}; use proposal="prior".'

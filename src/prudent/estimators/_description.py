@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prudent.priors.checks import to_spec
+from prudent.priors.density import made_of
 
 NOT_MEASURED = "not measured; test the estimator with prudent.diagnose"
 
@@ -75,7 +76,7 @@ def rows(estimator: Any) -> list[tuple[str, str]]:
 
 def prior_name(prior: Any) -> str:
     """The families of a prior, such as ``Uniform, LogUniform``."""
-    return _families(to_spec(prior)) or type(getattr(prior, "prior", prior)).__name__
+    return _families(to_spec(prior)) or type(made_of(prior)[0] or prior).__name__
 
 
 def _families(spec: Mapping[str, Any] | None) -> str:

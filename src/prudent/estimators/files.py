@@ -45,7 +45,7 @@ def load(
 
     Args:
         path: The file.
-        prior: Needed only for a prior that is not a plain torch distribution.
+        prior: Needed only for a prior that no file can hold: one in code of your own.
         embedding: Needed only for an embedding of your own: a network of the same architecture,
             whose weights are then filled in.
 

@@ -21,7 +21,7 @@ from prudent._randomness import seeded
 from prudent._settings import whole
 from prudent.contracts import Prior
 from prudent.errors import InputError, StoreError
-from prudent.priors.density import log_density, support_bounds, support_of, trial_draws
+from prudent.priors import density
 from prudent.priors.families import LogUniform, Product, RowPrior, Scipy, Truncated
 
 # Draws and bins that show the density of one parameter of a prior, where it has no formula.
@@ -65,17 +65,20 @@ NESTED = {
 }
 # The same of distributions of several numbers.
 JOINT = {"MultivariateNormal": ("loc", "scale_tril"), "Dirichlet": ("concentration",)}
+CLASSES: dict[str, Any] = {"LogUniform": LogUniform, "Truncated": Truncated}
+for one in {*PARAMETERS, *JOINT, *NESTED} - {*CLASSES}:
+    CLASSES[one] = getattr(distributions, one)
 
 
 def check_prior(prior: Any, role: str = "prior") -> int:
     """Refuse what cannot serve as a prior or proposal; return its number of parameters."""
-    draws = trial_draws(prior, role)
+    draws = density.trial_draws(prior, role)
     if draws.device.type != "cpu":
         raise InputError(
             f"the {role} draws on {draws.device}; make it on the CPU. Its draws and densities "
             "move to the networks' device by themselves."
         )
-    support_of(prior, draws.shape[1])
+    density.support_of(prior, draws.shape[1])
     return draws.shape[1]
 
 
@@ -90,7 +93,7 @@ def of_any_shape(prior: Prior, dim: int) -> Prior:
 
 def dtype_of(prior: Prior) -> torch.dtype:
     """The type of theta, of its draws and of log-densities: float64 if the prior draws that."""
-    double = trial_draws(prior, "prior").dtype == torch.float64
+    double = density.trial_draws(prior, "prior").dtype == torch.float64
     return torch.float64 if double else torch.float32
 
 
@@ -105,24 +108,23 @@ def dtype_for(estimator: Any) -> torch.dtype:
 
 def to_spec(prior: Any) -> dict[str, Any] | None:
     """The prior as JSON, or None if it is not made of known distributions."""
-    if hasattr(prior, "prior"):  # of a wrapper, sbi's or ours
-        return to_spec(prior.prior)
-    parts = getattr(prior, "dists", getattr(prior, "factors", None))  # of sbi, and of ours
+    inner, parts = density.made_of(prior)
+    if inner is not None:
+        return to_spec(inner)
     if isinstance(parts, list):
         factors = [_one(to_spec(part), part) for part in parts]
         return None if None in factors else {"class": "Product", "factors": factors}
-    if isinstance(prior, Scipy):
+    if type(prior) is Scipy:
         parameters = {"numbers": list(prior.numbers), "named": prior.named}
         found = {"class": "Scipy", "family": prior.name, "dtype": _name_of(prior.dtype)}
         return {**found, **parameters} if prior.name in SCIPY else None
-    name = "Independent" if isinstance(prior, Independent) else type(prior).__name__
-    known = {**PARAMETERS, **JOINT, **NESTED}
-    if name not in known or not isinstance(prior, _class(name)):
+    name = "Independent" if density.is_independent(prior) else _family(prior)
+    if not name:
         return None
     if name in NESTED:
         base = to_spec(getattr(prior, NESTED[name]))
         return None if base is None else _nested({"class": name, "base": base}, prior)
-    numbers = {key: getattr(prior, key) for key in known[name]}
+    numbers = {key: getattr(prior, key) for key in {**PARAMETERS, **JOINT}[name]}
     dtype = _name_of(next(iter(numbers.values())).dtype)
     values = {key: value.tolist() for key, value in numbers.items()}
     return {"class": name, "dtype": dtype, "parameters": values}
@@ -156,9 +158,10 @@ def _nested(found: dict[str, Any], prior: Any) -> dict[str, Any] | None:
     return to_spec(LogUniform(base.low.exp(), base.high.exp()))
 
 
-def _class(name: str) -> Any:
-    ours = {"LogUniform": LogUniform, "Truncated": Truncated}
-    return ours.get(name) or getattr(distributions, name)
+def _family(prior: Any) -> str:
+    """The name of its class, unless that is of others, who may mean something else by it."""
+    name = type(prior).__name__
+    return name if type(prior) is CLASSES.get(name) else ""
 
 
 def from_spec(spec: Mapping[str, Any]) -> Distribution:
@@ -188,25 +191,25 @@ def from_spec(spec: Mapping[str, Any]) -> Distribution:
     if name not in known or spec.get("dtype", "float32") not in ("float32", "float64"):
         raise StoreError(f"the file names a prior `{name}`; known: {' '.join(known)}.")
     values = {key: torch.tensor(spec["parameters"][key], dtype=dtype) for key in known[name]}
-    rebuilt: Distribution = _class(name)(**values)
+    rebuilt: Distribution = CLASSES[name](**values)
     return rebuilt
 
 
 def joined(factors: Sequence[Distribution]) -> Distribution:
     """Independent parameters; of one family of torch they are one distribution of torch."""
-    names = {type(factor).__name__ for factor in factors}
+    names = {_family(factor) for factor in factors}
     if len(factors) == 1 and factors[0].event_shape:
         return factors[0]
     if len(names) > 1 or not names <= {*PARAMETERS} or any(one.batch_shape for one in factors):
         return Product(factors)
     keys = PARAMETERS[name := names.pop()]
     columns = {key: torch.stack([getattr(one, key) for one in factors]) for key in keys}
-    return Independent(_class(name)(**columns), 1)
+    return Independent(CLASSES[name](**columns), 1)
 
 
 def support_box(prior: Prior) -> Distribution:
     """The uniform distribution on the smallest box that holds the prior's support."""
-    bounds = support_bounds(prior, check_prior(prior))
+    bounds = density.support_bounds(prior, check_prior(prior))
     if bounds is None:
         raise InputError(
             'proposal="box" needs a prior with bounds; this one has none. Use "prior", or pass a '
@@ -215,18 +218,20 @@ def support_box(prior: Prior) -> Distribution:
     return Independent(Uniform(*bounds), 1)
 
 
-def marginal_density(prior: Prior, index: int, points: NDArray[np.float64]) -> Any:
+def marginal_density(prior: Any, index: int, points: NDArray[np.float64]) -> Any:
     """The prior density of one parameter at ascending points (P,), by draws if need be."""
     base: Any = getattr(prior, "base_dist", None)
     one: Any = None
-    if isinstance(prior, Product) and not any(one.event_shape for one in prior.factors):
+    if type(prior) is Product and not any(one.event_shape for one in prior.factors):
         one = prior.factors[index]
-    elif isinstance(prior, Independent) and type(base).__name__ in PARAMETERS:
-        names = PARAMETERS[type(base).__name__]
+    elif density.is_independent(prior) and _family(base) in PARAMETERS:
+        names = PARAMETERS[_family(base)]
         if base.batch_shape == prior.event_shape:
             one = type(base)(**{name: getattr(base, name)[index] for name in names})
     if one is not None:
-        value = log_density(Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None])
+        value = density.log_density(
+            Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None]
+        )
         return value.exp().numpy()
     with seeded(0, "prior"):
         draws = prior.sample((NUM_DRAWS,))[:, index].double().numpy()

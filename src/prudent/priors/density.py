@@ -7,8 +7,9 @@ everywhere between these ends, a flow lives there; elsewhere what is outside is 
 """
 
 import contextlib
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,12 +24,14 @@ from torch.distributions import (
 
 from prudent.errors import InputError, one_line
 
-# Trial draws of a distribution of unknown make, and those along which its ends are searched.
-NUM_TRIALS, NUM_LINES, MOST_HALVINGS = 512, 4, 200
+# Draws of a distribution of unknown make; those tried, and those along which ends are searched.
+NUM_DRAWS, NUM_TRIALS, NUM_LINES, MOST_HALVINGS = 2**15, 512, 4, 200
 # Edges are approached from within: densities made of roundings may have none on the edge itself.
 ROUNDING, SHARE = 4e-6, 1e-5
 # The distributions whose word for their support is taken.
 OURS = ("torch.distributions.", "prudent.")
+# Where the wrappers and products are made that are no more than what they hold.
+WRAPPERS = ("prudent.priors.", "sbi.utils.")
 
 
 class Region(NamedTuple):
@@ -39,12 +42,14 @@ class Region(NamedTuple):
         high: The upper ends.
         filled: Whether the density is positive everywhere between these ends.
         declared: What torch says of it, which may be less than is known here, or None.
+        known: Whether that is known, not only what trial draws show.
     """
 
     low: Tensor
     high: Tensor
     filled: bool
     declared: Any
+    known: bool = True
 
     @property
     def simplex(self) -> bool:
@@ -70,6 +75,18 @@ def between(low: Tensor, high: Tensor) -> Any:
     return constraints.less_than(high) if high.isfinite() else constraints.real
 
 
+def made_of(found: Any) -> tuple[Any, list[Any] | None]:
+    """The prior in a wrapper and the factors of a product; what others name so may be anything."""
+    if not type(found).__module__.startswith(WRAPPERS):
+        return None, None
+    return getattr(found, "prior", None), getattr(found, "dists", getattr(found, "factors", None))
+
+
+def is_independent(found: Any) -> bool:
+    """Whether the density of a distribution is that of its base; a subclass may cut it."""
+    return isinstance(found, Independent) and type(found).log_prob is Independent.log_prob
+
+
 _known: weakref.WeakKeyDictionary[Any, Region] = weakref.WeakKeyDictionary()
 
 
@@ -84,30 +101,32 @@ def support_of(found: Any, dim: int) -> Region:
     """
     with contextlib.suppress(TypeError, KeyError):
         return _known[found]
-    if hasattr(found, "prior"):  # as wrappers have, sbi's and ours
-        return support_of(found.prior, dim)
-    declared = _support(found)
-    if declared is constraints.simplex:
-        low, high, filled = torch.tensor(0.0), torch.tensor(1.0), True
+    inner, declared = made_of(found)[0], stated(found)
+    if inner is not None:
+        region = support_of(inner, dim)
+    elif declared is constraints.simplex:
+        zero = torch.zeros(dim).double()
+        region = Region(zero, zero + 1, filled=True, declared=declared)
     else:
         low, high, filled = _ends(found)
-    low, high = (end.detach().double().expand(dim).clone() for end in (low, high))
-    if not filled and not getattr(declared, "is_discrete", False):
-        low, high, filled = _searched(found, low, high)
-    region = Region(low, high, filled, declared)
+        low, high = (end.detach().double().expand(dim).clone() for end in (low, high))
+        known = filled is not None or getattr(declared, "is_discrete", False)
+        if not known:
+            low, high, filled = _searched(found, low, high)
+        region = Region(low, high, bool(filled), declared, known)
     with contextlib.suppress(TypeError):
         _known[found] = region
     return region
 
 
-def _ends(found: Any) -> tuple[Tensor, Tensor, bool]:
-    """The ends of the numbers of a distribution, and whether it is known to fill them."""
-    parts = getattr(found, "dists", getattr(found, "factors", None))  # of sbi, and of ours
+def _ends(found: Any) -> tuple[Tensor, Tensor, bool | None]:
+    """The ends of the numbers of a distribution, and whether it fills them, None if unknown."""
+    _, parts = made_of(found)
     if isinstance(parts, Sequence):
         ends = list(zip(*map(_ends, parts), strict=True))
         low, high = (torch.cat([one.double().reshape(-1) for one in side]) for side in ends[:2])
-        return low, high, all(ends[2])
-    if isinstance(found, Independent):
+        return low, high, False if False in ends[2] else None if None in ends[2] else True
+    if is_independent(found):
         return _ends(found.base_dist)
     moves = found.transforms if type(found) is TransformedDistribution else []
     if moves and all(m.bijective and m.domain.event_dim == 0 for m in moves):
@@ -115,20 +134,22 @@ def _ends(found: Any) -> tuple[Tensor, Tensor, bool]:
         for move in moves:
             low, high = move(low), move(high)
         return torch.minimum(low, high), torch.maximum(low, high), filled
-    if isinstance(found, MixtureSameFamily):
-        low, high, _ = _ends(found.component_distribution)
+    if type(found) is MixtureSameFamily:
+        low, high, filled = _ends(found.component_distribution)
         axis = -1 - len(found.event_shape)
-        return low.amin(dim=axis), high.amax(dim=axis), False
+        least, most = low.amin(dim=axis, keepdim=True), high.amax(dim=axis, keepdim=True)
+        same = bool((low == least).all() and (high == most).all())
+        return least.squeeze(axis), most.squeeze(axis), filled and same
     shape = getattr(found, "batch_shape", ()) + getattr(found, "event_shape", ())
-    low, high, filled = _declared(_support(found), shape)
+    low, high, filled = _declared(stated(found), shape)
     if type(found).__module__.startswith(OURS):
-        return low, high, filled
+        return low, high, filled or None
     try:
         quantiles = found.icdf(torch.zeros(shape)), found.icdf(torch.ones(shape))
         low, high = torch.maximum(low, quantiles[0]), torch.minimum(high, quantiles[1])
     except Exception:  # noqa: S110 - a method of others may not be there, or raise anything
         pass
-    return low, high, False
+    return low, high, None
 
 
 def _declared(support: Any, shape: Sequence[int]) -> tuple[Tensor, Tensor, bool]:
@@ -158,7 +179,7 @@ def _plain(support: Any) -> Any:
     return support
 
 
-def _support(found: Any) -> Any:
+def stated(found: Any) -> Any:
     """The constraint on the draws of a distribution, None where it does not say.
 
     For a mixture, torch asks of draws that every component has them.
@@ -179,13 +200,10 @@ def _searched(found: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, bo
     """
     if not callable(getattr(found, "sample", None)):
         return low, high, False
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(0)
-        draws = found.sample((2 * NUM_TRIALS,))
-        first, second = draws.chunk(2)
+    with _aside():
+        draws = found.sample((NUM_DRAWS,))
+        first, second = draws[: 2 * NUM_TRIALS].chunk(2)
         between = torch.lerp(first, second, torch.rand_like(first))
-    if not bool(_positive(found, torch.cat((draws, between))).all()):
-        return low, high, False
     ends = torch.stack((low, high)).to(draws)
     extremes = torch.stack((draws.amin(dim=0), draws.amax(dim=0)))
     spans = (extremes[1] - extremes[0]) * torch.tensor([[-1.0], [1.0]]).to(draws)
@@ -198,6 +216,9 @@ def _searched(found: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, bo
         return _positive(found, torch.where(axes, places[..., None], lines))
 
     inner, outer = (one[..., None].expand(-1, -1, len(lines)) for one in (extremes, beyond))
+    tried = torch.cat((first, second, between))
+    if not bool(_positive(found, tried).all() and positive(inner).all()):
+        return low, high, False
     stops = ~positive(outer).all(dim=-1)
     if bool(stops.any()):
         for _ in range(MOST_HALVINGS):
@@ -210,6 +231,17 @@ def _searched(found: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, bo
             return low, high, False
     known, last = torch.stack((low, high)), (inner[0].amin(dim=-1), inner[1].amax(dim=-1))
     return *torch.where(stops, torch.stack(last).double(), known), True
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    """Draw from streams that start anew; those of the user, of torch and numpy, do not move."""
+    with contextlib.ExitStack() as kept:
+        kept.enter_context(torch.random.fork_rng(devices=()))
+        if numpy := sys.modules.get("numpy"):
+            kept.callback(numpy.random.set_state, numpy.random.get_state())
+        torch.default_generator.manual_seed(0)  # not those of other devices, which are not kept
+        yield
 
 
 def _positive(found: Any, theta: Tensor) -> Tensor:
@@ -289,7 +321,7 @@ def trial_draws(found: Any, role: str) -> Tensor:
             "expected a torch distribution over theta, such as "
             "torch.distributions.Independent(torch.distributions.Uniform(low, high), 1)."
         )
-    with torch.random.fork_rng(devices=()):
+    with _aside():
         draws = found.sample((2,))
     shape = None
     try:

@@ -12,7 +12,7 @@ from torch.distributions.utils import broadcast_all
 from prudent._arrays import as_tensor
 from prudent._extras import require
 from prudent.errors import InputError, shortened
-from prudent.priors.density import between, log_density
+from prudent.priors.density import between, log_density, stated
 
 #: The least mass of a family that may be left between bounds: less cannot be drawn accurately.
 LEAST_MASS = 1e-6
@@ -218,7 +218,8 @@ class Scipy(Distribution):
         """Draw ``(*sample_shape, *batch_shape)``."""
         share = torch.rand(self._extended_shape(torch.Size(sample_shape)), dtype=torch.float64)
         drawn = torch.as_tensor(self.frozen.ppf(share.numpy()), dtype=self.dtype)
-        return drawn.clamp(*self.ends)
+        low, high = self.ends  # on which the density may be zero or infinite
+        return drawn.clamp(low.nextafter(high), high.nextafter(low))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density."""
@@ -230,13 +231,15 @@ class Product(Distribution):
     """Independent parameters from families of their own; some may vary together.
 
     Args:
-        factors: Distributions of one number, or of several.
+        factors: Distributions of one number, or of several that are no shares of a whole.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = NO_CONSTRAINTS
 
     def __init__(self, factors: Sequence[Distribution]) -> None:
         self.factors = list(factors)
+        if len(factors) > 1 and any(stated(one) is constraints.simplex for one in factors):
+            raise InputError("shares of a whole cannot stand beside other parameters yet.")
         self.lengths = [one.event_shape.numel() for one in self.factors]
         self._rows: list[Distribution] = [
             one if one.event_shape else Independent(one.expand((1,)), 1) for one in self.factors

@@ -66,9 +66,8 @@ def from_table(table: Mapping[str, Any], path: Path | None = None) -> Described:
     else:
         made, own = _written(values, mistakes)
     mistakes.refuse()
-    prior = mistakes.try_to("", _whole, made)
+    dim = _try(mistakes, "", check_prior, made)
     mistakes.refuse()
-    dim = check_prior(prior)
     rows = own or [{}] * dim
     names = _texts("names", names, [r.get("name", f"theta_{i + 1}") for i, r in enumerate(rows)])
     units = _texts("units", units, [row.get("unit", "") for row in rows])
@@ -78,16 +77,7 @@ def from_table(table: Mapping[str, Any], path: Path | None = None) -> Described:
     if len(set(names)) < len(names):
         mistakes.add("names", f"expected names that differ, got {' '.join(names)}.")
     mistakes.refuse()
-    return Described(prior, names, units)
-
-
-def _whole(prior: Any) -> Any:
-    """The prior, if it can be drawn from."""
-    try:
-        check_prior(prior)
-    except (PrudentError, ValueError, RuntimeError, TypeError, AttributeError) as error:
-        raise InputError(f"not a prior: {one_line(error)}") from error
-    return prior
+    return Described(made, names, units)
 
 
 def _texts(key: str, given: Any, default: list[Any]) -> list[str]:
@@ -245,10 +235,8 @@ def _joint(family: str, values: dict[str, Any], dtype: str, mistakes: Mistakes) 
         for key, value in values.items()
         if key in (*JOINT[family], *SPREADS)
     }
-    needed = JOINT[family][:1]
-    for key in needed:
-        if key not in values:
-            mistakes.add("", f"`{key}` is missing.")
+    if (needed := JOINT[family][0]) not in values:
+        mistakes.add("", f"`{needed}` is missing.")
     if normal and not mistakes.found:
         for key in tensors:
             mistakes.try_to(key, _check_spread, key, tensors)

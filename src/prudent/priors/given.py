@@ -1,22 +1,19 @@
 """Priors as people have them: by name, one after the other, in files, from scipy and sbi."""
 
 import os
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.distributions import (
-    Dirichlet,
-    Distribution,
-    Independent,
-    MultivariateNormal,
-    TransformedDistribution,
-)
+from torch.distributions import Distribution, Independent, TransformedDistribution
 
 from prudent.errors import InputError
 from prudent.priors.checks import from_spec, joined, to_spec
-from prudent.priors.families import Scipy, Truncated
+from prudent.priors.density import made_of, trial_draws
+from prudent.priors.families import Product, RowPrior, Scipy, Truncated
 from prudent.priors.files import Described, from_table, read_prior
 
 # A number that varies by less than this share of its size is of float64.
@@ -36,14 +33,17 @@ def as_prior(value: Any) -> Described:
     """
     if isinstance(value, str | os.PathLike):
         return read_prior(Path(value))
-    if isinstance(value, list | tuple):
+    if isinstance(value, list) or type(value) is tuple:  # a named tuple may be a prior
         value = independent(*value)
     elif _is_scipy(value):
         value = joined(_of_scipy(value))
-    elif hasattr(value, "dists") or _is_transformed(value):  # in a form that can be saved
-        spec = to_spec(value)
-        value = value if spec is None else from_spec(spec)
+    else:
+        value = _in_our_form(value)
     names, units = (list(getattr(value, key, ())) for key in ("parameter_names", "units"))
+    try:
+        weakref.WeakSet((value,))
+    except TypeError:  # what is known of a prior is remembered under such
+        value = RowPrior(value, trial_draws(value, "prior").shape[1])
     return Described(value, names, units)
 
 
@@ -52,7 +52,8 @@ def independent(*factors: Any, **named: Any) -> Distribution:
 
     Args:
         *factors: Distributions of one number each: of torch, of :mod:`prudent.priors`, or frozen
-            ones of scipy. A distribution of several numbers is one factor of as many parameters.
+            ones of scipy. A distribution of several numbers is one factor of as many parameters;
+            shares of a whole cannot stand beside others.
         **named: Distributions with the names of the parameters, which a training takes over.
 
     >>> from torch.distributions import Normal
@@ -69,8 +70,11 @@ def independent(*factors: Any, **named: Any) -> Distribution:
         found = _factors(factor)
         number = sum(one.event_shape.numel() for one in found)
         places = [""] if number == 1 else [f"_{index + 1}" for index in range(number)]
-        names += [f"theta_{len(names) + 1}" if name is None else name + p for p in places]
+        first = len(names) + 1
+        names += [f"theta_{i}" if name is None else name + p for i, p in enumerate(places, first)]
         parts += found
+    if len(set(names)) < len(names):
+        raise InputError(f"expected names that differ, got {' '.join(names)}.")
     prior = joined(parts)
     if named:
         prior.parameter_names = names  # type: ignore[attr-defined]
@@ -86,6 +90,11 @@ def truncated(
     >>> truncated(Normal(0.0, 1.0), low=0.0).log_prob(torch.tensor([-1.0, 1.0])).exp()
     tensor([0.0000, 0.4839])
     """
+    one = isinstance(base, Distribution) and (base.batch_shape + base.event_shape).numel() == 1
+    if not one or not base.arg_constraints:
+        raise InputError(
+            f"a {type(base).__name__} cannot be cut; expected one like Normal(0.0, 1.0)."
+        )
     return Truncated(base, low, high)
 
 
@@ -101,10 +110,7 @@ def correlated(loc: Any, std: Any, correlation: Any) -> Distribution:
     tensor([[1., 1.],
             [1., 4.]])
     """
-    numbers = {"loc": loc, "std": std, "correlation": correlation}
-    lists = {key: np.asarray(value, dtype=float).tolist() for key, value in numbers.items()}
-    made: Distribution = from_table({"family": "MultivariateNormal", **lists}).prior
-    return made
+    return _joint("MultivariateNormal", loc=loc, std=std, correlation=correlation)
 
 
 def from_file(path: str | os.PathLike[str]) -> Distribution:
@@ -131,16 +137,18 @@ def _factors(value: Any) -> list[Distribution]:
             "torch.distributions.Independent(factor, 1)."
         )
     if value.batch_shape:
-        value = Independent(value, len(value.batch_shape))
-    elif hasattr(value, "dists") or _is_transformed(value):
-        value = as_prior(value).prior
-    return [value]
+        return [Independent(value, len(value.batch_shape))]
+    return [_in_our_form(value)]
 
 
-def _is_transformed(value: Any) -> bool:
-    while isinstance(value, Independent):
-        value = value.base_dist
-    return type(value) is TransformedDistribution
+def _in_our_form(value: Any) -> Any:
+    """What sbi joined or torch transformed, in a form that can be saved if there is one."""
+    base = value
+    while isinstance(base, Independent):
+        base = base.base_dist
+    ours = made_of(value)[1] is None or isinstance(value, Product)
+    spec = None if ours and type(base) is not TransformedDistribution else to_spec(value)
+    return value if spec is None else from_spec(spec)
 
 
 def _is_scipy(value: Any) -> bool:
@@ -150,20 +158,24 @@ def _is_scipy(value: Any) -> bool:
 def _of_scipy(value: Any) -> list[Distribution]:
     """A frozen distribution of scipy; one of several numbers is as many factors."""
     kind = type(value).__name__
+    five = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])[:, None]
     if kind == "multivariate_normal_frozen":
-        mean, spread = torch.tensor(value.mean).float(), torch.tensor(value.cov).float()
-        return [MultivariateNormal(mean, spread)]
+        dtype = _type_of(value.mean + five * value.cov.diagonal() ** 0.5)
+        covariance = (value.cov + value.cov.T) / 2  # scipy forgives roundings
+        return [_joint("MultivariateNormal", dtype, loc=value.mean, covariance_matrix=covariance)]
     if kind == "dirichlet_frozen":
-        return [Dirichlet(torch.tensor(value.alpha).float())]
-    family = getattr(value, "dist", None)
-    if family is None or not hasattr(family, "_pdf"):
+        dtype = _type_of(value.mean() + five * value.var() ** 0.5)
+        return [_joint("Dirichlet", dtype, concentration=value.alpha)]
+    family: Any = getattr(value, "dist", None)
+    known: Any = getattr(sys.modules["scipy.stats"], str(getattr(family, "name", "")), None)
+    other = not hasattr(family, "_pdf") or type(known) is not type(family)
+    if other or (known.a, known.b) != (family.a, family.b):
         raise InputError(
-            f"{kind} of scipy cannot serve as a prior; expected a frozen continuous distribution, "
-            "such as scipy.stats.beta(2, 3)."
+            f"{kind} of scipy cannot serve as a prior; expected a frozen continuous distribution "
+            "of scipy's own families, such as scipy.stats.beta(2, 3)."
         )
-    low, middle, high = (np.asarray(value.ppf(share)) for share in (0.25, 0.5, 0.75))
-    narrow = bool((high - low < NARROW * np.abs(middle)).any())
-    dtype = torch.float64 if narrow else torch.float32
+    places = np.broadcast_arrays(*value.support(), *map(value.ppf, (0.25, 0.5, 0.75)))
+    dtype = getattr(torch, _type_of(np.sort(places, axis=0)))
     numbers = np.broadcast_arrays(*value.args, *value.kwds.values())
     rows = np.stack(numbers, axis=-1).reshape(-1, len(numbers)).tolist() if numbers else [[]]
     count = len(value.args)
@@ -171,3 +183,19 @@ def _of_scipy(value: Any) -> list[Distribution]:
         Scipy(family.name, dtype, *row[:count], **dict(zip(value.kwds, row[count:], strict=True)))
         for row in rows
     ]
+
+
+def _joint(family: str, dtype: str = "float32", **numbers: Any) -> Distribution:
+    lists = {key: np.asarray(value, dtype=float).tolist() for key, value in numbers.items()}
+    made: Distribution = from_table({"family": family, "dtype": dtype, **lists}).prior
+    return made
+
+
+def _type_of(places: Any) -> str:
+    """The type that holds an end, the quartiles and the other end of numbers, (5, ...)."""
+    with np.errstate(all="ignore"):
+        single = places.astype(np.float32)
+        narrow = places[3] - places[1] < NARROW * np.abs(places[2])
+        lost = ((single == 0) != (places == 0)) | (np.isinf(single) != np.isinf(places))
+        together = np.diff(single, axis=0) <= 0
+    return "float64" if any(one.any() for one in (narrow, lost, together)) else "float32"

@@ -11,7 +11,7 @@ rejected.
 - A line stays as it is.
 - Shares of a whole are mapped to one number less, by the breaking of a stick.
 
-Where the density is not positive everywhere between these ends, a posterior is cut to the support.
+Where the density is not known to be positive everywhere there, a posterior is cut to the support.
 """
 
 import math
@@ -42,7 +42,8 @@ def leaks(prior: Prior, dim: int, *, bounded: bool = True) -> bool:
     """
     region = support_of(prior, dim)
     ends = torch.cat((region.low, region.high))
-    return not region.filled or (not bounded and bool(ends.isfinite().any()))
+    unsure = not (region.filled and region.known)
+    return unsure or (not bounded and bool(ends.isfinite().any()))
 
 
 class Support(nn.Module):
