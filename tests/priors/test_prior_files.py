@@ -7,13 +7,13 @@ from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
 from prudent.errors import InputError
 from prudent.priors.checks import JOINT, PARAMETERS, dtype_of, from_spec
 from prudent.priors.families import Product, Truncated
-from prudent.priors.files import read_prior
+from prudent.priors.given import as_prior
 
 
 def written(tmp_path, text):
     path = tmp_path / "prior.toml"
     path.write_text(text)
-    return read_prior(path)
+    return as_prior(path)
 
 
 COVARIANCE = torch.tensor([[1.0, 1.0], [1.0, 4.0]])

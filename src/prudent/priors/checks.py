@@ -222,12 +222,11 @@ def marginal_density(prior: Any, index: int, points: NDArray[np.float64]) -> Any
     """The prior density of one parameter at ascending points (P,), by draws if need be."""
     base: Any = getattr(prior, "base_dist", None)
     one: Any = None
+    names = PARAMETERS.get(_family(base), ())
     if type(prior) is Product and not any(one.event_shape for one in prior.factors):
         one = prior.factors[index]
-    elif density.is_independent(prior) and _family(base) in PARAMETERS:
-        names = PARAMETERS[_family(base)]
-        if base.batch_shape == prior.event_shape:
-            one = type(base)(**{name: getattr(base, name)[index] for name in names})
+    elif names and density.is_independent(prior) and base.batch_shape == prior.event_shape:
+        one = type(base)(**{name: getattr(base, name)[index] for name in names})
     if one is not None:
         value = density.log_density(
             Independent(one.expand((1,)), 1), torch.as_tensor(points)[:, None]

@@ -30,8 +30,6 @@ NUM_DRAWS, NUM_TRIALS, NUM_LINES, MOST_HALVINGS = 2**15, 512, 4, 200
 ROUNDING, SHARE = 4e-6, 1e-5
 # The distributions whose word for their support is taken.
 OURS = ("torch.distributions.", "prudent.")
-# Where the wrappers and products are made that are no more than what they hold.
-WRAPPERS = ("prudent.priors.", "sbi.utils.")
 
 
 class Region(NamedTuple):
@@ -77,7 +75,7 @@ def between(low: Tensor, high: Tensor) -> Any:
 
 def made_of(found: Any) -> tuple[Any, list[Any] | None]:
     """The prior in a wrapper and the factors of a product; what others name so may be anything."""
-    if not type(found).__module__.startswith(WRAPPERS):
+    if not type(found).__module__.startswith(("prudent.priors.", "sbi.utils.")):
         return None, None
     return getattr(found, "prior", None), getattr(found, "dists", getattr(found, "factors", None))
 
@@ -121,8 +119,7 @@ def support_of(found: Any, dim: int) -> Region:
 
 def _ends(found: Any) -> tuple[Tensor, Tensor, bool | None]:
     """The ends of the numbers of a distribution, and whether it fills them, None if unknown."""
-    _, parts = made_of(found)
-    if isinstance(parts, Sequence):
+    if parts := made_of(found)[1]:
         ends = list(zip(*map(_ends, parts), strict=True))
         low, high = (torch.cat([one.double().reshape(-1) for one in side]) for side in ends[:2])
         return low, high, False if False in ends[2] else None if None in ends[2] else True
@@ -203,7 +200,7 @@ def _searched(found: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, bo
     with _aside():
         draws = found.sample((NUM_DRAWS,))
         first, second = draws[: 2 * NUM_TRIALS].chunk(2)
-        between = torch.lerp(first, second, torch.rand_like(first))
+        tried = torch.cat((first, second, torch.lerp(first, second, torch.rand_like(first))))
     ends = torch.stack((low, high)).to(draws)
     extremes = torch.stack((draws.amin(dim=0), draws.amax(dim=0)))
     spans = (extremes[1] - extremes[0]) * torch.tensor([[-1.0], [1.0]]).to(draws)
@@ -216,7 +213,6 @@ def _searched(found: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, bo
         return _positive(found, torch.where(axes, places[..., None], lines))
 
     inner, outer = (one[..., None].expand(-1, -1, len(lines)) for one in (extremes, beyond))
-    tried = torch.cat((first, second, between))
     if not bool(_positive(found, tried).all() and positive(inner).all()):
         return low, high, False
     stops = ~positive(outer).all(dim=-1)
@@ -339,5 +335,4 @@ def trial_draws(found: Any, role: str) -> Tensor:
             f"shape (2,); sample((2,)) gave {came}. If its batch_shape holds the parameters, wrap "
             f"it: torch.distributions.Independent({role}, 1)."
         )
-    found_draws: Tensor = draws
-    return found_draws
+    return torch.as_tensor(draws)

@@ -218,8 +218,7 @@ class Scipy(Distribution):
         """Draw ``(*sample_shape, *batch_shape)``."""
         share = torch.rand(self._extended_shape(torch.Size(sample_shape)), dtype=torch.float64)
         drawn = torch.as_tensor(self.frozen.ppf(share.numpy()), dtype=self.dtype)
-        low, high = self.ends  # on which the density may be zero or infinite
-        return drawn.clamp(low.nextafter(high), high.nextafter(low))
+        return drawn.clamp(*self.ends.nextafter(self.ends.flip(0)))  # there may be no density
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density."""

@@ -14,7 +14,7 @@ from torch import distributions
 from torch.distributions import Distribution
 
 from prudent._settings import Setting
-from prudent._tables import Mistakes, read_settings
+from prudent._tables import Mistakes
 from prudent.errors import InputError, PrudentError, one_line, unknown_name
 from prudent.priors.checks import JOINT, PARAMETERS, check_prior, from_spec, joined
 from prudent.priors.families import Truncated
@@ -35,11 +35,6 @@ class Described(NamedTuple):
     prior: Any
     names: list[str]
     units: list[str]
-
-
-def read_prior(path: Path) -> Described:
-    """The prior in a TOML or JSON file; see :func:`from_table`."""
-    return from_table(read_settings(path), path)
 
 
 def from_table(table: Mapping[str, Any], path: Path | None = None) -> Described:
@@ -160,11 +155,8 @@ def _product(
     rows: Sequence[Mapping[str, Any]], places: Sequence[str], dtype: str, mistakes: Mistakes
 ) -> Distribution | None:
     """Independent parameters."""
-    factors = [
-        _factor(row, place, dtype, mistakes) for row, place in zip(rows, places, strict=True)
-    ]
-    missing = mistakes.found or any(factor is None for factor in factors)
-    return None if missing else joined(factors)
+    factors = [_factor(*one, dtype, mistakes) for one in zip(rows, places, strict=True)]
+    return None if mistakes.found or None in factors else joined(factors)
 
 
 def _factor(row: Mapping[str, Any], place: str, dtype: str, mistakes: Mistakes) -> Any:

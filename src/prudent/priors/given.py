@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch.distributions import Distribution, Independent, TransformedDistribution
 
+from prudent._tables import read_settings
 from prudent.errors import InputError
 from prudent.priors.checks import from_spec, joined, to_spec
 from prudent.priors.density import made_of, trial_draws
 from prudent.priors.families import Product, RowPrior, Scipy, Truncated
-from prudent.priors.files import Described, from_table, read_prior
+from prudent.priors.files import Described, from_table
 
 # A number that varies by less than this share of its size is of float64.
 NARROW = 1e-4
@@ -32,7 +33,7 @@ def as_prior(value: Any) -> Described:
     torch.Size([2])
     """
     if isinstance(value, str | os.PathLike):
-        return read_prior(Path(value))
+        return from_table(read_settings(Path(value)), Path(value))
     if isinstance(value, list) or type(value) is tuple:  # a named tuple may be a prior
         value = independent(*value)
     elif _is_scipy(value):
@@ -52,8 +53,7 @@ def independent(*factors: Any, **named: Any) -> Distribution:
 
     Args:
         *factors: Distributions of one number each: of torch, of :mod:`prudent.priors`, or frozen
-            ones of scipy. A distribution of several numbers is one factor of as many parameters;
-            shares of a whole cannot stand beside others.
+            ones of scipy. One of several numbers, but not of shares, is as many parameters.
         **named: Distributions with the names of the parameters, which a training takes over.
 
     >>> from torch.distributions import Normal
@@ -115,7 +115,7 @@ def correlated(loc: Any, std: Any, correlation: Any) -> Distribution:
 
 def from_file(path: str | os.PathLike[str]) -> Distribution:
     """The prior in a TOML or JSON file, which knows the names and units of its parameters."""
-    found = read_prior(Path(path))
+    found = as_prior(Path(path))
     found.prior.parameter_names, found.prior.units = found.names, found.units
     made: Distribution = found.prior
     return made
@@ -136,9 +136,8 @@ def _factors(value: Any) -> list[Distribution]:
             f"{tuple(value.event_shape)}; expected one number. Pass its parts one by one, or "
             "torch.distributions.Independent(factor, 1)."
         )
-    if value.batch_shape:
-        return [Independent(value, len(value.batch_shape))]
-    return [_in_our_form(value)]
+    dims = len(value.batch_shape)
+    return [Independent(value, dims) if dims else _in_our_form(value)]
 
 
 def _in_our_form(value: Any) -> Any:

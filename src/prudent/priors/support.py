@@ -42,8 +42,7 @@ def leaks(prior: Prior, dim: int, *, bounded: bool = True) -> bool:
     """
     region = support_of(prior, dim)
     ends = torch.cat((region.low, region.high))
-    unsure = not (region.filled and region.known)
-    return unsure or (not bounded and bool(ends.isfinite().any()))
+    return not (region.filled and region.known) or (not bounded and bool(ends.isfinite().any()))
 
 
 class Support(nn.Module):
