@@ -154,8 +154,7 @@ def _fresh_draws(
     agree = ~(less(0, 1) | less(1, 0) | less(0, 2) | less(2, 0) | less(1, 2) | less(2, 1))
     resolved = enough[:3].all(dim=0) & agree
     log_share = everything[0] + math.log(len(theta))
-    missed = enough[0] & (~seen[3] | (enough[3] & less(3, 0)))
-    return WeightedDraws(theta, log_prob, log_share, resolved, missed)
+    return WeightedDraws(theta, log_prob, log_share, resolved, enough[3] & less(3, 0))
 
 
 def _adapt(

@@ -31,8 +31,8 @@ function arrange(titles, space, legendLabels, { least = 290, most = 3, ratio = 0
   const width = Math.min(space, 80 + 540 * columns);
   const widest = Math.max(90, ...legendLabels.map((l) => 56 + 7.2 * Math.min(l.length, LONGEST)));
   const perRow = Math.max(1, Math.floor((width - 30) / widest));
-  // On the right is the bar of tools, which must not lie on a curve.
-  const margins = { l: 62, r: space < 600 ? 16 : 44, t: 40 + 22 * Math.ceil(legendLabels.length / perRow), b: 52 };
+  // On the right of wide screens, not on paper, is the bar of tools, which must not lie on a curve.
+  const margins = { l: 62, r: space <= 700 ? 16 : 44, t: 40 + 22 * Math.ceil(legendLabels.length / perRow), b: 52 };
   const gap = { x: 66, y: 84 };
   const area = width - margins.l - margins.r;
   const w = (area - gap.x * (columns - 1)) / columns, h = Math.min(380, Math.max(190, w * ratio));
