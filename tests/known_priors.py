@@ -12,11 +12,10 @@ from prudent.priors.given import as_prior
 t = torch.tensor
 
 
-class Ball(d.Distribution):
-    """Uniform on a disc, whose support says the square around it."""
+class Disc(d.Distribution):
+    """Uniform on a disc of radius one, which no product of intervals describes."""
 
     arg_constraints = {}  # noqa: RUF012
-    support = constraints.independent(constraints.interval(t([-1.0, -1.0]), t([1.0, 1.0])), 1)
 
     def __init__(self):
         super().__init__(event_shape=(2,), validate_args=False)
@@ -28,6 +27,12 @@ class Ball(d.Distribution):
 
     def log_prob(self, theta):
         return torch.where(theta.norm(dim=-1) <= 1, -math.log(math.pi), -torch.inf)
+
+
+class Ball(Disc):
+    """The same disc, whose support says the square around it."""
+
+    support = constraints.independent(constraints.interval(t([-1.0, -1.0]), t([1.0, 1.0])), 1)
 
 
 class CutNormal(d.Distribution):

@@ -11,6 +11,7 @@ from torch.distributions import Distribution, Exponential, Independent, Normal, 
 from torch.distributions.constraints import cat, independent
 
 import prudent
+from known_priors import Disc
 from prudent._randomness import seeded
 from prudent.diagnostics import posterior_ranks, sbc, tarp
 from prudent.estimators import Ensemble, FlowEstimator
@@ -18,24 +19,6 @@ from prudent.priors.density import log_density
 from prudent.priors.support import Support, leaks
 
 NOISE = 0.2
-
-
-class Disc(Distribution):
-    """Uniform on a disc of radius one, which no product of intervals describes."""
-
-    arg_constraints = {}  # noqa: RUF012
-
-    def __init__(self):
-        super().__init__(event_shape=(2,), validate_args=False)
-
-    def sample(self, sample_shape=()):
-        shape = torch.Size(sample_shape)
-        radius, angle = torch.rand(shape).sqrt(), 2 * math.pi * torch.rand(shape)
-        return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)
-
-    def log_prob(self, theta):
-        inside = theta.norm(dim=-1) <= 1
-        return torch.where(inside, -math.log(math.pi), -torch.inf)
 
 
 def box(dim=2):

@@ -29,6 +29,10 @@ from prudent.priors.support import leaks
 
 # The relative error of the mass of a member inside the prior's support: that of its weight.
 MEMBER_TOLERANCE = 0.05
+NO_TEMPERATURE = (
+    "a temperature needs the density of every draw, and {} has none, or one that is too slow for "
+    "that."
+)
 LACKS = "{} draws and has no density, so that there is no {{}}."
 
 
@@ -259,10 +263,7 @@ class Adapted(_description.Described):
         if floor:
             raise InputError("a floor is for flows of prudent; pass the temperature alone.")
         if not self.model.has_density or self.model.slow:
-            raise InputError(
-                f"a temperature needs the density of every draw, and {self.model.name} has none, "
-                "or one that is too slow for that."
-            )
+            raise InputError(NO_TEMPERATURE.format(self.model.name))
         other = copy.copy(self)
         other.temperature = positive("temperature", self.temperature * temperature)
         other.info = _description.unjudged(self)

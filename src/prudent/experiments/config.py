@@ -83,10 +83,8 @@ class RunConfig:
 
     @property
     def num_networks(self) -> int:
-        """The number of networks to train: all members, anew for each cut into folds."""
-        members = self.training.members or 1
-        crossed = members > 1 and self.training.ensemble == "folds"
-        return members * (self.training.repetitions if crossed else 1)
+        """The number of networks to train."""
+        return self.training.members or 1
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""

@@ -194,7 +194,7 @@ def _tell_misplaced(block: Block, mistakes: Mistakes) -> None:
     uncovered = [name for name, kind in kinds.items() if kind != "coverage"]
     for key, (place, values) in block.items():
         lacking, what = [], ""
-        if key == "training.weight" or (key == "training.warmup_epochs" and len(values) > 1):
+        if key == "training.weight":
             lacking, what = plain, "regularizer"
         elif key.removeprefix("training.") in COVERAGE_OPTIONS and len(values) > 1:
             lacking, what = uncovered, "coverage penalty"

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from prudent._choices import TARGETS
 from prudent._randomness import generator, seeded
-from prudent.adapters.estimator import Adapted, borrowed
+from prudent.adapters.estimator import NO_TEMPERATURE, Adapted, borrowed
 from prudent.contracts import Adjusted, Estimator
 from prudent.coverage.alpha import effective_size
 from prudent.datasets import Pairs
@@ -230,10 +230,7 @@ class _Judge:
             ladder = choose(estimator, pairs, num_draws=NUM_DRAWS)
             strategy = next(ladder)
             if strategy.name == "draws":
-                raise InputError(
-                    "a temperature needs the density of every draw, and this posterior has none, "
-                    "or one that is too slow for that."
-                )
+                raise InputError(NO_TEMPERATURE.format("this posterior"))
             if estimator.normalized or isinstance(strategy, Importance):
                 # Points of wider posteriors serve narrower ones as well, not the other way round.
                 estimator, self.start = tempered(estimator, START), START

@@ -125,9 +125,7 @@ def overhead(runs: DataFrame) -> Figure:
     lasting = patience.isna() | (patience >= done["epochs"])
     steady = done[lasting & done["train_seconds"].notna()].copy()
     steady["batch_size"] = steady["batch_size"].astype(float).fillna(0)  # what suits the budget
-    crossed = (steady["ensemble"] == "folds") & (steady["members"] > 1)
-    networks = steady["members"] * steady["repetitions"].where(crossed, 1)
-    steady["pace"] = steady["train_seconds"] / (steady["epochs"] * networks)
+    steady["pace"] = steady["train_seconds"] / (steady["epochs"] * steady["members"])
     slowed = penalized(steady)
     scans = [widest(group, "num_samples") for _, group in slowed.groupby([*MACHINE, "method"])]
     drawn = [run for one in scans if one["num_samples"].nunique() > 1 for run in one["run"]]
